@@ -1,0 +1,22 @@
+"""The algorithm's axes, one file each, and the published algorithms as YAML."""
+
+from pathlib import Path
+
+from rlfw.registry import store_presets
+
+from . import aggregation, baseline, controller, normalize, optimizer, ratio, regularizer, reward, sampler, weight
+
+__all__ = [
+    "aggregation",
+    "baseline",
+    "controller",
+    "normalize",
+    "optimizer",
+    "ratio",
+    "regularizer",
+    "reward",
+    "sampler",
+    "weight",
+]
+
+store_presets("algorithm", Path(__file__).parent)

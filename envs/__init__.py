@@ -1,0 +1,7 @@
+"""Environments: gymnasium ids and text tasks, and their YAML presets."""
+
+from pathlib import Path
+
+from rlfw.registry import store_presets
+
+store_presets("env", Path(__file__).parent)

@@ -1,0 +1,218 @@
+"""From words on the command line to a settled configuration."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from rlfw import registry
+from rlfw.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass
+class Warmup:
+    """A supervised warm start on the task's own answers; the model after it is the reference."""
+
+    steps: int = 0  # optimizer steps; 0: none
+    batch_size: int = 64  # pairs a step
+    lr: float = 2e-3  # Adam's, after a linear rise over the first 30 steps
+
+
+@dataclass
+class Evaluation:
+    """Evaluation while training: own environments, own random streams, frozen normalisers."""
+
+    every: int = 0  # iterations between evaluations; 0: never
+    episodes: int = 20  # greedy episodes (or completions) an evaluation
+
+
+@dataclass
+class Checkpoint:
+    """When the run is saved."""
+
+    every: int = 0  # iterations between checkpoints; 0: ten in a run
+    keep: int = 2  # the newest ones that are kept; -1: all
+
+
+@dataclass
+class Config:
+    """The root keys. What belongs to a part lives under axis.part.key instead."""
+
+    seed: int = 0
+    out: str | None = None  # the run's folder; null: a fresh one under runs/
+    total_steps: int | None = None  # the budget: env steps on gymnasium, completions on text
+    iterations: int | None = None  # the budget in rollouts with their updates, instead of total_steps
+    gamma: float = 0.99  # discount factor a step
+    lr: float = 3e-4  # learning rate of the policy
+    max_grad_norm: float = 0.5  # the policy's gradient is scaled down to this norm; .inf: never
+    epochs: int = 1  # passes over each rollout
+    num_minibatches: int = 1  # optimizer steps an epoch
+    micro_batch_rows: int | None = None  # rows a forward pass: memory only, no effect on the numbers
+    update: str = "eager"  # eager, or compile (torch.compile of the minibatch step)
+    threads: int = 1  # torch's threads; parallel work goes to runs
+    tensorboard: bool = True
+    progress: bool = True  # the progress bar
+    dump: int | None = None  # the iteration whose first minibatch is written to minibatch.safetensors, for rlfw.probe
+    plugins: list[str] = field(default_factory=list)  # Python files with parts; from the command line alone
+    warmup: Warmup = field(default_factory=Warmup)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    env: dict[str, Any] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+    sampler: dict[str, Any] = field(default_factory=dict)
+    reward: dict[str, Any] = field(default_factory=dict)
+    baseline: dict[str, Any] = field(default_factory=dict)
+    normalize: dict[str, Any] = field(default_factory=dict)
+    ratio: dict[str, Any] = field(default_factory=dict)
+    regularizer: dict[str, Any] = field(default_factory=dict)
+    weight: dict[str, Any] = field(default_factory=dict)
+    aggregation: dict[str, Any] = field(default_factory=dict)
+    controller: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """The settled configuration of these overrides; UserError for any that is wrong or without effect."""
+    overrides = list(overrides)
+    typed = _typed(overrides)
+    for key, value in typed:
+        if value is None and key in (*registry.AXES, "algorithm"):
+            raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
+    plugins = next((value for key, value in typed if key == "plugins"), [])
+    prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
+    overrides = [_experiment_name(word) for word in overrides]
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("rlfw.conf", version_base="1.3"):
+            cfg = hydra_compose("config", overrides=overrides)
+        return settle(cfg, overrides)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+
+
+def prepare(plugins: Sequence[str] = (), experiments: Sequence[str] = ()) -> None:
+    """Fill Hydra's store: the root schema, every part, every preset, and the experiments that are named."""
+    registry.load_components(plugins)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for axis in registry.LISTS:
+        if "none" not in registry.names(axis):
+            store.store(group=axis, name="none", node={})
+    store.store(group="regularizer", name="both", node={"defaults": ["clip", "kl"]})
+    for name in experiments:
+        path = _experiment_path(name)
+        if path is None:
+            found = sorted(p.stem for p in Path("experiments").glob("*.yaml"))
+            raise UserError(f"experiment={name}: no such file{registry.suggest(name, found) if found else ''}")
+        store.store(group="experiment", name=path.stem, node=yaml.safe_load(path.read_text()), package="_global_")
+
+
+def _experiment_path(name: str) -> Path | None:
+    candidates = [Path(name), Path("experiments") / name, Path("experiments") / f"{name}.yaml"]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _experiment_name(word: str) -> str:
+    """experiment=path/to/x.yaml names the group's member x."""
+    if word.startswith("experiment=") and (path := _experiment_path(word.partition("=")[2])) is not None:
+        return f"experiment={path.stem}"
+    return word
+
+
+def _typed(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    """(key, value) of every override, the key without + and @."""
+    try:
+        return [
+            (override.key_or_group, override.value())
+            for override in OverridesParser.create().parse_overrides(overrides=list(overrides))
+        ]
+    except HydraException as error:
+        raise UserError(f"an override reads key=value: {str(error).splitlines()[0]}") from error
+
+
+def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
+    """Drop what a preset keeps for parts that are not chosen; refuse what a person typed for them.
+
+    After it every node of an axis has a ``part``, single axes hold exactly one, and no value is missing.
+    """
+    typed = _typed(overrides)
+    with open_dict(cfg):
+        for axis in registry.AXES:
+            nodes = cfg[axis]
+            chosen = [name for name in nodes if nodes[name] is not None and "part" in nodes[name]]
+            for name in [name for name in nodes if name not in chosen]:
+                schema = registry.entry(axis, name).schema  # an unknown name is refused here
+                stray = next((key for key, _ in typed if key.startswith(f"{axis}.{name}.") or key == f"{axis}.{name}"), None)
+                if stray is not None:
+                    several = f"[{','.join([*chosen, name])}]" if axis in registry.LISTS else name
+                    raise UserError(f"{stray} has no effect: {axis}={name} is not chosen; write {axis}={several}")
+                OmegaConf.merge(OmegaConf.structured(schema), nodes[name] or {})  # a preset's typos are refused too
+                del nodes[name]
+            if axis in registry.SINGLE and len(chosen) != 1:
+                raise UserError(f"{axis} takes one part, got {', '.join(chosen) or 'none'}")
+            for name in chosen:
+                for key, value in nodes[name].items_ex(resolve=False):
+                    if OmegaConf.is_missing(nodes[name], key):
+                        raise UserError(f"{axis}.{name}.{key} must be given: write {axis}.{name}.{key}=VALUE")
+                    if value is None and not _optional(axis, nodes[name]["part"], str(key)):
+                        raise UserError(f"{axis}.{name}.{key}=null: it takes a value")
+    if list(cfg.plugins) != next((value for key, value in typed if key == "plugins"), []):
+        raise UserError("plugins are read from the command line alone: write plugins=[FILE] there")
+    return cfg
+
+
+def _optional(axis: str, part: str, key: str) -> bool:
+    return "None" in str(registry.entry(axis, part).schema.__dataclass_fields__[key].type)
+
+
+def explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages as one sentence with a remedy."""
+    while isinstance(error.__cause__, Exception) and not isinstance(error, OmegaConfBaseException):
+        error = error.__cause__
+    text = str(error)
+    if found := re.search(r"Could not find '(\w+)/([^']+)'", text):
+        group, name = found.groups()
+        return f"{group}={name}: no such choice{registry.suggest(name, choices(group))}"
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return f"{found[1]}: {_unknown(found[1])}"
+    if found := re.search(r"Key '([^']+)' (?:not in|is not in struct)", text):
+        path = next(iter(re.findall(r"full_key: (\S+)", text)), found[1])
+        return f"{path}: {_unknown(path)}"
+    if found := re.search(r"full_key: (\S+)", text):
+        return f"{found[1]}: {text.splitlines()[0]}"
+    return text.splitlines()[0]
+
+
+def choices(group: str) -> list[str]:
+    """Every name that group=NAME takes."""
+    own = registry.names(group) if group in registry.AXES else []
+    shared = list(registry.presets(group)) if group in registry.PRESETS else []
+    return [*shared, *own, *(["both", "none"] if group == "regularizer" else [])]
+
+
+def _unknown(path: str) -> str:
+    head, *rest = path.split(".")
+    root = list(Config.__dataclass_fields__)
+    if head not in root:
+        return f"no such key{registry.suggest(head, root)}"
+    if head in registry.AXES and rest:
+        if rest[0] not in registry.names(head):
+            return f"no such part{registry.suggest(rest[0], registry.names(head))}"
+        keys = list(registry.entry(head, rest[0]).keys)
+        return f"no such key{registry.suggest(rest[-1], keys)}" if keys else f"{head}={rest[0]} has no keys"
+    return "no such key"

@@ -1,0 +1,1 @@
+"""Networks that act and score."""

@@ -1,0 +1,165 @@
+"""The data that flows: what happened (Rollout), what the parts asked for (Batch), what holds now (Current).
+
+    B  rows.   A row is one stretch of ONE episode: it never crosses an episode's end.
+    T  steps.  A step is one action of the policy: one token, or one env.step.
+    A  action dimensions, where an action is a vector.
+
+Rows are right-padded. ``mask`` is True on the steps that the policy chose. Log-probs and entropies are in nats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from rlfw.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Context(Protocol):
+    """What the policy saw: opaque to all but the env that wrote it and the policy that reads it."""
+
+    def rows(self, index: Tensor) -> Context:
+        """The context of the rows ``index`` [b], as wide as before."""
+        ...
+
+    def steps(self, row: Tensor, step: Tensor) -> Context:
+        """The context of single steps, each a row of its own: ``row``, ``step`` [n] -> n rows of one step."""
+        ...
+
+    def split(self, sizes: list[int]) -> list[Context]:
+        """Consecutive rows, ``sizes[k]`` of them in part k."""
+        ...
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes that ended during a rollout, in the env's own units, before any shaping or normalisation."""
+
+    returns: Tensor  # [E] undiscounted sum of the env's rewards
+    lengths: Tensor  # [E] steps
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What happened. Frozen: nothing downstream edits it."""
+
+    context: Context
+    actions: Tensor  # [B, T] or [B, T, A]
+    logprobs: Tensor  # [B, T] under the policy that acted (the behaviour policy)
+    rewards: Tensor  # [B, T] as the env gave them; zero off the mask
+    mask: Tensor  # [B, T] bool
+    terminated: Tensor  # [B] bool: the episode ended by itself, nothing is bootstrapped after the last step
+    truncated: Tensor  # [B] bool: the episode was cut by a limit. Neither: the row ends where the rollout ended
+    group: Tensor  # [B] int64: rows of one group started from the same prompt or the same reset
+    episode: Tensor  # [B] int64: rows of one episode, in order
+    episodes: Episodes
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], each reward function's own value
+    samples: list[dict[str, Any]] | None = None  # text only: one record a row (prompt, completion, ...)
+
+    def check(self, source: str) -> Rollout:
+        """Raise a RunError that names ``source`` (the env) if a shape, a type or a number is wrong."""
+        B, T = self.mask.shape
+        shapes = {
+            "logprobs": (self.logprobs, (B, T)),
+            "rewards": (self.rewards, (B, T)),
+            "actions": (self.actions, (B, T, *self.actions.shape[2:])),
+            "terminated": (self.terminated, (B,)),
+            "truncated": (self.truncated, (B,)),
+            "group": (self.group, (B,)),
+            "episode": (self.episode, (B,)),
+            **{f"scores[{name}]": (score, (B,)) for name, score in self.scores.items()},
+        }
+        for name, (tensor, shape) in shapes.items():
+            if tuple(tensor.shape) != shape:
+                raise RunError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
+        for name in ("mask", "terminated", "truncated"):
+            if getattr(self, name).dtype != torch.bool:
+                raise RunError(f"{source}: {name} is {getattr(self, name).dtype}, expected torch.bool")
+        if bool((self.terminated & self.truncated).any()):
+            raise RunError(f"{source}: a row is both terminated and truncated; an episode that ended is terminated")
+        if bool((self.mask[:, 1:] & ~self.mask[:, :1]).any()):
+            raise RunError(f"{source}: a row's first step is masked; rows start with a step of the policy")
+        for name in ("rewards", "logprobs"):
+            bad = self.mask & ~getattr(self, name).isfinite()
+            if bool(bad.any()):
+                row, step = (int(i) for i in bad.nonzero()[0])
+                value = float(getattr(self, name)[row, step])
+                raise RunError(f"{source}: {name} of row {row}, step {step} is {value}; it must be finite")
+        if bool((self.rewards[~self.mask] != 0).any()):
+            raise RunError(f"{source}: rewards are non-zero where the mask is False")
+        return self
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rollout and what the parts asked for. A field that no part declared is None.
+
+    In an optimizer's minibatch the same fields hold for its rows; under the layout of steps T is 1.
+    """
+
+    context: Context | None
+    actions: Tensor | None  # [B, T] or [B, T, A]
+    logprobs: Tensor  # [B, T] behaviour
+    rewards: Tensor  # [B, T] after the reward parts
+    mask: Tensor  # [B, T] bool
+    terminated: Tensor  # [B] bool
+    truncated: Tensor  # [B] bool
+    group: Tensor  # [B] int64
+    episode: Tensor  # [B] int64
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B]
+    values: Tensor | None = None  # [B, T+1] V before step t; column T is V of the row's own final observation
+    old_values: Tensor | None = None  # [B, T] V before step t at the start of the update
+    old_logprobs: Tensor | None = None  # [B, T] at the start of the update
+    ref_logprobs: Tensor | None = None  # [B, T] under the frozen reference
+    entropy: Tensor | None = None  # [B, T] at the start of the update
+    greedy_returns: Tensor | None = None  # [B] return of the greedy episode from the same start
+    weights: Tensor | None = None  # [B, T] product of the float weights
+    advantages: Tensor | None = None  # [B, T]
+    returns: Tensor | None = None  # [B, T] the critic's targets, or the reward-to-go
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Batch:
+        """The fields of a rollout, nothing else filled."""
+        shared = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(Rollout)}
+        return cls(**{name: getattr(rollout, name) for name in shared})
+
+    def with_(self, **fields: Any) -> Batch:
+        """A copy with these fields replaced."""
+        return dataclasses.replace(self, **fields)
+
+    def seen_by(self, part: object, name: str, needs: frozenset[str]) -> Batch:
+        """This batch as ``part`` may read it: a field on demand that it did not declare raises, with its name."""
+        return cast("Batch", _Seen(self, name, needs))
+
+
+ON_DEMAND = frozenset({"values", "old_values", "old_logprobs", "ref_logprobs", "entropy", "greedy_returns"})
+
+
+class _Seen:
+    __slots__ = ("_batch", "_name", "_needs")
+
+    def __init__(self, batch: Batch, name: str, needs: frozenset[str]) -> None:
+        self._batch, self._name, self._needs = batch, name, needs
+
+    def __getattr__(self, field: str) -> Any:
+        if field in ON_DEMAND and field not in self._needs:
+            if not (field == "old_values" and "values" in self._needs):
+                raise AttributeError(f'{self._name} reads batch.{field} but does not declare it: add "{field}" to needs')
+        return getattr(self._batch, field)
+
+
+@dataclass(frozen=True)
+class Current:
+    """What the policy says now, with gradients: the `new` that every part of the loss receives."""
+
+    logprobs: Tensor  # [B, T]
+    log_ratio: Tensor | None = None  # [B, T] log(pi / pi_old) at the ratio's level; None under ratio=none
+    entropy: Tensor | None = None  # [B, T]
+    values: Tensor | None = None  # [B, T]
