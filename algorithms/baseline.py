@@ -1,6 +1,7 @@
 """What the return is compared with: batch -> advantages [B, T], returns [B, T].
 
-Row baselines compare whole rows by their discounted return and spread the result over the row's steps.
+Row baselines compare whole rows by their totals, the undiscounted sums of their rewards, and spread the result over
+the row's steps.
 """
 
 from __future__ import annotations
@@ -39,52 +40,46 @@ class NoBaseline(Baseline):
 class RowBaseline(Baseline):
     """Base of the baselines that compare whole rows."""
 
-    gamma: float
     needs = frozenset({"whole_episodes"})
 
-    def compare(self, row_returns: Tensor, group: Tensor) -> Tensor:
-        """Returns of the rows [B] -> their advantages [B]."""
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        """Totals of the rows [B] -> their advantages [B]."""
         raise NotImplementedError
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        returns = F.returns_to_go(batch.rewards, batch.mask, self.gamma)
-        advantages = self.compare(F.row_returns(batch.rewards, batch.mask, self.gamma), batch.group)
-        return F.masked(advantages[:, None].expand_as(returns), batch.mask), returns
+        totals = F.row_sum(batch.rewards, batch.mask)
+        return F.spread(self.compare(totals, batch.group), batch.mask), F.spread(totals, batch.mask)
 
 
 @register("baseline", "group_mean")
 @dataclass
 class GroupMean(RowBaseline):
-    """The mean return of the rows that share a start (GRPO, arXiv:2402.03300)."""
+    """The mean total of the rows that share a start (GRPO, arXiv:2402.03300)."""
 
-    gamma: float
     needs = frozenset({"whole_episodes", "groups"})
 
-    def compare(self, row_returns: Tensor, group: Tensor) -> Tensor:
-        return F.group_center(row_returns, group)
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return F.group_center(totals, group)
 
 
 @register("baseline", "leave_one_out")
 @dataclass
 class LeaveOneOut(RowBaseline):
-    """The mean return of the OTHER rows that share a start: unbiased (RLOO, arXiv:2402.14740)."""
+    """The mean total of the OTHER rows that share a start: unbiased (RLOO, arXiv:2402.14740)."""
 
-    gamma: float
     needs = frozenset({"whole_episodes", "groups"})
 
-    def compare(self, row_returns: Tensor, group: Tensor) -> Tensor:
-        return F.group_center(row_returns, group, include_self=False)
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return F.group_center(totals, group, include_self=False)
 
 
 @register("baseline", "batch_mean")
 @dataclass
 class BatchMean(RowBaseline):
-    """The mean return of all rows of the rollout."""
+    """The mean total of all rows of the rollout."""
 
-    gamma: float
-
-    def compare(self, row_returns: Tensor, group: Tensor) -> Tensor:
-        return F.group_center(row_returns, torch.zeros_like(group))
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return F.group_center(totals, torch.zeros_like(group))
 
 
 @register("baseline", "critic")

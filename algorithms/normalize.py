@@ -61,7 +61,6 @@ class BatchStd(Normalize):
     ``of``: the rows' rewards as they are (LitePPO), or their mean advantages (REINFORCE++ with a baseline).
     """
 
-    gamma: float
     _: KW_ONLY
     of: str = "rewards"
     ddof: int = 1
@@ -76,10 +75,8 @@ class BatchStd(Normalize):
             self.needs |= {"whole_episodes"}
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
-        if self.of == "rewards":
-            rows = F.row_returns(batch.rewards, batch.mask, self.gamma)
-        else:
-            rows = F.row_mean(advantages, batch.mask)
+        raw = self.of == "rewards"
+        rows = F.row_sum(batch.rewards, batch.mask) if raw else F.row_mean(advantages, batch.mask)
         return F.safe_divide(advantages, F.std(rows[batch.mask.any(1)], self.ddof), self.eps)
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class NoRatio(Ratio):
     """No ratio: the plain policy gradient, objective A log pi (Williams 1992)."""
 
+    absent = True
+
     def __call__(self, logprobs: Tensor, batch: Batch) -> None:
         return None
 
@@ -72,7 +74,7 @@ class SequenceRatio(LogRatio):
 @register("ratio", "product")
 @dataclass
 class ProductRatio(LogRatio):
-    """One ratio a row, the product of its steps' ratios, with its true gradient (RLOO with a clip, arXiv:2402.14740)."""
+    """One ratio a row, the product of its steps' ratios, with its true gradient (arXiv:2402.14740)."""
 
     _: KW_ONLY
     source: str = "old"

@@ -89,7 +89,7 @@ class Config:
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """The settled configuration of these overrides; UserError for any that is wrong or without effect."""
     overrides = list(overrides)
-    typed = _typed(overrides)
+    typed = typed_overrides(overrides)
     for key, value in typed:
         if value is None and key in (*registry.AXES, "algorithm"):
             raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
@@ -134,7 +134,7 @@ def _experiment_name(word: str) -> str:
     return word
 
 
-def _typed(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+def typed_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     """(key, value) of every override, the key without + and @."""
     try:
         return [
@@ -150,14 +150,22 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
 
     After it every node of an axis has a ``part``, single axes hold exactly one, and no value is missing.
     """
-    typed = _typed(overrides)
+    typed = typed_overrides(overrides)
+    words = {key for key, _ in typed}
     with open_dict(cfg):
+        for key in cfg:
+            if key not in Config.__dataclass_fields__:
+                raise UserError(f"{key}: {_unknown(str(key))}")
+        if cfg.iterations is not None and "total_steps" not in words:
+            cfg.total_steps = None  # a preset's budget gives way to the one in rollouts
         for axis in registry.AXES:
             nodes = cfg[axis]
             chosen = [name for name in nodes if nodes[name] is not None and "part" in nodes[name]]
             for name in [name for name in nodes if name not in chosen]:
                 schema = registry.entry(axis, name).schema  # an unknown name is refused here
-                stray = next((key for key, _ in typed if key.startswith(f"{axis}.{name}.") or key == f"{axis}.{name}"), None)
+                stray = next(
+                    (key for key, _ in typed if key.startswith(f"{axis}.{name}.") or key == f"{axis}.{name}"), None
+                )
                 if stray is not None:
                     several = f"[{','.join([*chosen, name])}]" if axis in registry.LISTS else name
                     raise UserError(f"{stray} has no effect: {axis}={name} is not chosen; write {axis}={several}")
@@ -166,10 +174,13 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
             if axis in registry.SINGLE and len(chosen) != 1:
                 raise UserError(f"{axis} takes one part, got {', '.join(chosen) or 'none'}")
             for name in chosen:
+                part = nodes[name]["part"]
                 for key, value in nodes[name].items_ex(resolve=False):
+                    if key != "part" and key not in registry.entry(axis, part).keys:
+                        raise UserError(f"{axis}.{name}.{key}: {_unknown(f'{axis}.{part}.{key}')}")
                     if OmegaConf.is_missing(nodes[name], key):
                         raise UserError(f"{axis}.{name}.{key} must be given: write {axis}.{name}.{key}=VALUE")
-                    if value is None and not _optional(axis, nodes[name]["part"], str(key)):
+                    if value is None and not _optional(axis, part, str(key)):
                         raise UserError(f"{axis}.{name}.{key}=null: it takes a value")
     if list(cfg.plugins) != next((value for key, value in typed if key == "plugins"), []):
         raise UserError("plugins are read from the command line alone: write plugins=[FILE] there")

@@ -28,6 +28,11 @@ def row_mean(x: Tensor, mask: Tensor) -> Tensor:
     return row_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
+def spread(x: Tensor, mask: Tensor) -> Tensor:
+    """[B] -> [B, T]: a row's number on each of its steps, 0 off the mask."""
+    return masked(x[:, None].expand(mask.shape), mask)
+
+
 # ------------------------------------------------------------------------------------------------ returns
 
 
@@ -54,11 +59,6 @@ def discounted_sum(x: Tensor, mask: Tensor, discount: float) -> Tensor:
 def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     """G_t = sum_k gamma^k r_{t+k} within the row. [B, T]."""
     return discounted_sum(rewards, mask, gamma)
-
-
-def row_returns(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """[B]: the discounted return of each row, from its first step."""
-    return returns_to_go(rewards, mask, gamma)[:, 0]
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, bootstrap: Tensor, gamma: float, gae_lambda: float) -> Tensor:

@@ -37,7 +37,17 @@ if TYPE_CHECKING:
     from rlfw.seeding import Streams
 
 NEEDS = frozenset(
-    "values old_logprobs ref_logprobs entropy groups whole_episodes whole_rows whole_batch ratio".split()
+    {
+        "values",
+        "old_logprobs",
+        "ref_logprobs",
+        "entropy",
+        "groups",
+        "whole_episodes",
+        "whole_rows",
+        "whole_batch",
+        "ratio",
+    }
 )
 
 
@@ -108,6 +118,7 @@ class Env(Part, ABC):
     name: str = "env"
     spec: EnvSpec
     unit: ClassVar[str]  # what total_steps counts: "env steps" or "completions"
+    whole_episodes_only: ClassVar[bool] = False  # True: it answers EpisodeGroups alone
 
     @abstractmethod
     def collect(self, request: Request, actor: Any) -> Rollout:
@@ -118,8 +129,16 @@ class Env(Part, ABC):
         """What the rollout adds to the budget, in ``unit``."""
 
     @abstractmethod
-    def evaluate(self, actor: Any, num_episodes: int, streams: Streams) -> dict[str, list[float]]:
-        """Play fresh episodes with own seeds: metric name -> one value an episode. Nothing of training changes."""
+    def evaluate(
+        self, actor: Any, num_episodes: int, streams: Streams, *, greedy: bool = True
+    ) -> dict[str, list[float]]:
+        """Play fresh episodes with own seeds: metric name -> one value an episode. Nothing of training changes.
+
+        The first name is the one that a reader wants: the return, or the score.
+        """
+
+    def close(self) -> None:
+        """Release what the env holds."""
 
     def warmup_pairs(self, num_pairs: int, rng: np.random.Generator) -> list[tuple[str, str]] | None:
         """Prompts with their right answers for a supervised warm start; None where there are none."""
@@ -276,6 +295,8 @@ class Normalize(Part, ABC):
 class Ratio(Part, ABC):
     """The level at which the current policy is compared with the old one."""
 
+    absent: ClassVar[bool] = False  # True: there is no ratio, the objective is A log pi
+
     @abstractmethod
     def __call__(self, logprobs: Tensor, batch: Batch) -> Tensor | None:
         """The log-ratio [B, T], or None for no ratio at all."""
@@ -348,6 +369,12 @@ class Knobs:
 
     def add(self, name: str, get: Callable[[], float], set: Callable[[float], None]) -> None:
         self._knobs[name] = (get, set)
+
+    def add_attribute(self, name: str, owner: object, key: str) -> None:
+        self.add(name, lambda: getattr(owner, key), lambda value: setattr(owner, key, value))
+
+    def discard(self, name: str) -> None:
+        self._knobs.pop(name, None)
 
     def __contains__(self, name: str) -> bool:
         return name in self._knobs

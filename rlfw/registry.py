@@ -88,7 +88,9 @@ def register(axis: str, name: str, **defaults: Any) -> Callable[[T], T]:
 def _default(part: Any, key: inspect.Parameter) -> Any:
     if key.default is key.empty:
         return "???"
-    made = getattr(part, "__dataclass_fields__", {}).get(key.name)  # a dataclass hides default_factory from its signature
+    made = getattr(part, "__dataclass_fields__", {}).get(
+        key.name
+    )  # a dataclass hides default_factory from its signature
     return made.default_factory() if made is not None and made.default_factory is not MISSING else key.default
 
 
@@ -120,9 +122,7 @@ def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
     """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``."""
     keys = dict(node)
     part = entry(axis, keys.pop("part")).part
-    positional = [
-        p.name for p in inspect.signature(part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
+    positional = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return part(*(wires[name] for name in positional), **keys)
 
 
@@ -145,7 +145,9 @@ def load_components(plugins: Iterable[str] = ()) -> None:
             try:
                 point.load()
             except Exception as error:
-                raise UserError(f"the component package {point.name} ({point.value}) fails to import: {error!r}") from error
+                raise UserError(
+                    f"the component package {point.name} ({point.value}) fails to import: {error!r}"
+                ) from error
     for plugin in plugins:
         path = Path(plugin).resolve()
         if str(path) in _loaded:
@@ -153,7 +155,8 @@ def load_components(plugins: Iterable[str] = ()) -> None:
         if not path.is_file():
             raise UserError(f"plugins: there is no file {plugin}")
         spec = importlib.util.spec_from_file_location(f"rlfw_plugin_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)

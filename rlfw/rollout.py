@@ -130,6 +130,40 @@ class Batch:
         shared = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(Rollout)}
         return cls(**{name: getattr(rollout, name) for name in shared})
 
+    @classmethod
+    def cat(cls, batches: list[Batch]) -> Batch:
+        """The rows of several batches of one width, without their context."""
+        filled = {"context": None, "actions": None}
+        for f in dataclasses.fields(cls):
+            if f.name in _FIELDS and getattr(batches[0], f.name) is not None:
+                filled[f.name] = torch.cat([getattr(batch, f.name) for batch in batches])
+        return cls(**filled)  # type: ignore[arg-type]
+
+    def rows(self, index: Tensor) -> Batch:
+        """The rows ``index`` [b]."""
+        picked = {name: getattr(self, name)[index] for name in (*_FIELDS, "actions") if getattr(self, name) is not None}
+        return dataclasses.replace(self, context=self.context and self.context.rows(index), scores={}, **picked)
+
+    def steps(self) -> Batch:
+        """The layout of single steps: every step of the mask is a row of its own, [S, 1]; in row order."""
+        row, step = self.mask.nonzero(as_tuple=True)
+        picked = {}
+        for name in (*_FIELDS, "actions"):
+            if name != "values" and (tensor := getattr(self, name)) is not None:
+                picked[name] = tensor[row] if name in _ROW_FIELDS else tensor[row, step][:, None]
+        context = self.context and self.context.steps(row, step)
+        return dataclasses.replace(self, context=context, scores={}, values=None, **picked)
+
+    def split(self, sizes: list[int]) -> list[Batch]:
+        """Consecutive rows, ``sizes[k]`` of them in part k."""
+        names = [name for name in (*_FIELDS, "actions") if getattr(self, name) is not None]
+        columns = [getattr(self, name).split(sizes) for name in names]
+        contexts = self.context.split(sizes) if self.context is not None else [None] * len(sizes)
+        return [
+            dataclasses.replace(self, context=context, scores={}, **dict(zip(names, fields, strict=True)))
+            for context, *fields in zip(contexts, *columns, strict=True)
+        ]
+
     def with_(self, **fields: Any) -> Batch:
         """A copy with these fields replaced."""
         return dataclasses.replace(self, **fields)
@@ -139,7 +173,10 @@ class Batch:
         return cast("Batch", _Seen(self, name, needs))
 
 
-ON_DEMAND = frozenset({"values", "old_values", "old_logprobs", "ref_logprobs", "entropy", "greedy_returns"})
+_ROW_FIELDS = ("terminated", "truncated", "group", "episode", "greedy_returns")  # [B]
+_FIELDS = tuple(f.name for f in dataclasses.fields(Batch) if f.name not in ("context", "actions", "scores"))
+
+ON_DEMAND = frozenset({"values", "old_logprobs", "ref_logprobs", "entropy", "greedy_returns"})
 
 
 class _Seen:
@@ -149,9 +186,9 @@ class _Seen:
         self._batch, self._name, self._needs = batch, name, needs
 
     def __getattr__(self, field: str) -> Any:
-        if field in ON_DEMAND and field not in self._needs:
-            if not (field == "old_values" and "values" in self._needs):
-                raise AttributeError(f'{self._name} reads batch.{field} but does not declare it: add "{field}" to needs')
+        need = "values" if field == "old_values" else field
+        if need in ON_DEMAND and need not in self._needs:
+            raise AttributeError(f'{self._name} reads batch.{field} but does not declare it: add "{need}" to needs')
         return getattr(self._batch, field)
 
 

@@ -1,0 +1,164 @@
+"""The commands: rlfw train, rlfw eval, rlfw list."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlfw.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HELP = """\
+rlfw: policy-gradient algorithms as compositions of interchangeable parts
+
+  rlfw train algorithm=ppo env=cartpole seed=1 out=runs/first
+  rlfw train algorithm=grpo env=reverse regularizer=[clip,kl] regularizer.kl.coef=0.1
+  rlfw train algorithm=ppo env=gym env.gym.id=Acrobot-v1 total_steps=300000
+  rlfw train -m algorithm=grpo env=cartpole regularizer=none,clip,kl,both seed=0,1,2
+  rlfw eval runs/first --episodes 100
+  rlfw list baseline
+
+An algorithm is one part on each axis: algorithm=NAME chooses them all, axis=PART swaps one, axis.PART.key=VALUE
+sets it. The budget is total_steps=N (env steps on gymnasium, completions on text) or iterations=N (rollouts with
+their updates). `rlfw list` shows every part and key, `rlfw train --help` the root keys.
+
+exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted (and saved)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script: an exit code, messages on stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands = {"train": _train, "eval": _eval, "list": _list}
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if words[0] == "--version":
+        import rlfw
+
+        print(rlfw.__version__)
+        return 0
+    if words[0] not in commands:
+        from rlfw.registry import suggest
+
+        print(f"rlfw: no such command {words[0]}{suggest(words[0], commands)}", file=sys.stderr)
+        return 2
+    try:
+        return commands[words[0]](words[1:])
+    except UserError as error:
+        print(f"rlfw: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"rlfw: the run failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rlfw: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _train(words: list[str]) -> int:
+    if any(word in ("-h", "--help") for word in words):
+        print(_root_keys())
+        return 0
+    flags = [word for word in words if word.startswith("-")]
+    if flags:
+        from rlfw.multirun import multirun
+
+        return multirun(words)
+    from rlfw.api import train
+
+    path = train(words)
+    state = json.loads((path / "status.json").read_text())["state"]
+    print(path)
+    return 130 if state == "interrupted" else 0
+
+
+def _eval(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="rlfw eval", description="Play fresh episodes with a run's newest checkpoint."
+    )
+    parser.add_argument("dir", type=Path, help="a run's folder, or one of its checkpoints")
+    parser.add_argument("overrides", nargs="*", help="plugins=[FILE], where the run used parts of its own")
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes or completions (default 100)")
+    parser.add_argument("--sampled", action="store_true", help="sample the actions instead of taking the likeliest")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the episodes (default: the run's)")
+    parser.add_argument("--json", action="store_true", help="print JSON: metric -> mean, low, high, n")
+    args = parser.parse_args(words)
+    if args.episodes < 1:
+        raise UserError(f"--episodes {args.episodes}: at least 1")
+    plugins: list[str] = []
+    for word in args.overrides:
+        if not word.startswith("plugins="):
+            raise UserError(f"{word}: rlfw eval takes plugins=[FILE] alone; the rest is the run's own configuration")
+        plugins = word.removeprefix("plugins=").strip("[]").split(",")
+    from rlfw.api import evaluate_run
+
+    found = evaluate_run(args.dir, args.episodes, greedy=not args.sampled, seed=args.seed, plugins=plugins)
+    if args.json:
+        first = asdict(next(iter(found.values())))
+        print(json.dumps({**first, "metrics": {name: asdict(interval) for name, interval in found.items()}}))
+        return 0
+    for name, interval in found.items():
+        print(f"{name:<12} {interval.mean:10.4g}   95 % [{interval.low:.4g}, {interval.high:.4g}]   n={interval.n}")
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="rlfw list", description="Every part: its name, its sentence, its keys.")
+    parser.add_argument("axis", nargs="?", help="one axis, or algorithm")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(words)
+    from rlfw import registry
+
+    registry.load_components()
+    groups = ["algorithm", *registry.AXES]
+    if args.axis is not None and args.axis not in groups:
+        raise UserError(f"no such axis: {args.axis}{registry.suggest(args.axis, groups)}")
+    rows = []
+    for group in [args.axis] if args.axis else groups:
+        if group in registry.PRESETS:
+            rows += [{"axis": group, "name": n, "summary": s, "keys": {}} for n, s in registry.presets(group).items()]
+        if group in registry.AXES:
+            for name in registry.names(group):
+                part = registry.entry(group, name)
+                keys = {key: {"type": kind, "default": default} for key, (kind, default) in part.keys.items()}
+                rows.append({"axis": group, "name": name, "summary": part.summary, "keys": keys})
+    if args.json:
+        print(json.dumps(rows, default=str))
+        return 0
+    for row in rows:
+        print(f"{row['axis']}={row['name']}\n    {row['summary']}")
+        for key, about in row["keys"].items():
+            print(f"    {row['axis']}.{row['name']}.{key} = {about['default']}  ({about['type']})")
+    return 0
+
+
+def _root_keys() -> str:
+    """Every root key with its default and its comment, from the source of the schema."""
+    import inspect
+
+    from rlfw import config
+
+    lines = [HELP, "root keys"]
+    for schema, prefix in (
+        (config.Config, ""),
+        *((c, f"{c.__name__.lower()}.") for c in (config.Warmup, config.Evaluation, config.Checkpoint)),
+    ):
+        for line in inspect.getsource(schema).splitlines():
+            declaration, _, comment = line.strip().partition("  # ")
+            if comment:
+                name, _, rest = declaration.partition(": ")
+                lines.append(f"  {prefix}{name:<22} {rest.partition(' = ')[2] or '':<10} {comment}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

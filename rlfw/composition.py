@@ -1,0 +1,179 @@
+"""An algorithm: its parts, what they need, the credit they give and the loss they make.
+
+A composition knows no env and no policy, so the trainer and ``rlfw.probe`` share it.
+
+    B rows   T steps
+    loss = sum(coefficients * (weights * -surrogate + penalties)) + the critic's loss, with the same coefficients
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlfw import functional as F
+from rlfw import registry
+from rlfw.errors import UserError
+from rlfw.interfaces import NEEDS, LearnedBaseline, Part, Penalty, Scored, Surrogate
+from rlfw.rollout import Batch, Current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from torch import Tensor
+
+    from rlfw.interfaces import Aggregation, Baseline, Normalize, Ratio, Reward, Sampler, Weight
+
+ALGORITHM_AXES = ("sampler", "reward", "baseline", "normalize", "ratio", "regularizer", "weight", "aggregation")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One forward pass: scalars, and what the policy said."""
+
+    total: Tensor
+    policy: Tensor  # the surrogate's and the penalties' share
+    critic: Tensor | None  # the critic's share
+    new: Current
+    batch: Batch  # the rows, as the parts read them
+
+
+class Composition:
+    """One part on each axis of the algorithm."""
+
+    def __init__(self, cfg: Mapping[str, Any], *, gamma: float, max_steps: int | None) -> None:
+        wires = {"gamma": gamma, "max_steps": max_steps}
+        self.parts: dict[str, Part] = {}  # "axis.name" -> part, in the order of the pipeline
+        self.names: dict[int, str] = {}  # id of a part -> how a person writes it
+        for axis in ALGORITHM_AXES:
+            for name, node in cfg[axis].items():
+                part = registry.build(axis, node, **wires)
+                unknown = part.needs - NEEDS
+                if unknown:
+                    raise UserError(
+                        f"{axis}={node['part']} needs {', '.join(unknown)}{registry.suggest(min(unknown), NEEDS)}"
+                    )
+                self.parts[f"{axis}.{name}"] = part
+                self.names[id(part)] = f"{axis}={node['part']}"
+        self.sampler: Sampler = self._one("sampler")
+        self.rewards: list[Reward] = self._all("reward")
+        self.baseline: Baseline = self._one("baseline")
+        self.normalize: Normalize = self._one("normalize")
+        self.ratio: Ratio = self._one("ratio")
+        self.weights: list[Weight] = self._all("weight")
+        self.aggregation: Aggregation = self._one("aggregation")
+        regularizers = self._all("regularizer")
+        self.penalties: list[Penalty] = [part for part in regularizers if isinstance(part, Penalty)]
+        surrogates = [part for part in regularizers if isinstance(part, Surrogate)]
+        if len(surrogates) > 1:
+            both = " and ".join(self.names[id(part)] for part in surrogates)
+            raise UserError(f"{both} both replace the objective; choose one")
+        self.surrogate: Surrogate | None = surrogates[0] if surrogates else None
+        self.critic = self.baseline if isinstance(self.baseline, LearnedBaseline) else None
+        self.needs: frozenset[str] = frozenset().union(*(part.needs for part in self))
+        before = (*self.rewards, self.baseline, self.normalize, *self.weights)
+        self.needs_before_update: frozenset[str] = frozenset().union(*(part.needs for part in before))
+        self._check()
+
+    def _all(self, axis: str) -> list[Any]:
+        return [part for key, part in self.parts.items() if key.startswith(f"{axis}.")]
+
+    def _one(self, axis: str) -> Any:
+        return self._all(axis)[0]
+
+    def needing(self, need: str) -> str:
+        """The first part that declares ``need``, as a person writes it."""
+        return next(self.names[id(part)] for part in self.parts.values() if need in part.needs)
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self.parts.values())
+
+    def _check(self) -> None:
+        """What can be refused without an env: one sentence, the part and the remedy."""
+        if "ratio" in self.needs and self.ratio.absent:
+            raise UserError(
+                f"{self.needing('ratio')} bounds a ratio and {self.names[id(self.ratio)]} has none: set ratio=token"
+            )
+        if "values" in self.needs and self.critic is None:
+            raise UserError(f"{self.needing('values')} reads values, which a critic gives: set baseline=critic")
+
+    def check_sampler(self) -> None:
+        """Refuse a sampler that cannot give what the parts need."""
+        if "groups" in self.needs and self.sampler.group_size < 2:
+            part = self.needing("groups")
+            raise UserError(
+                f"{part} compares samples within a group: set sampler=episodes and sampler.episodes.group_size >= 2"
+            )
+        if "whole_episodes" in self.needs and not self.sampler.whole_episodes:
+            raise UserError(f"{self.needing('whole_episodes')} needs whole episodes: set sampler=episodes")
+
+    # ------------------------------------------------------------------------------------------------ credit
+
+    def _seen(self, batch: Batch, part: Part) -> Batch:
+        return batch.seen_by(part, self.names[id(part)], part.needs)
+
+    def credit(self, batch: Batch) -> Batch:
+        """Reward parts in their order -> baseline -> normalize -> weights. No gradient passes through any of it.
+
+        A batch that has advantages already is taken as it is.
+        """
+        if batch.advantages is not None:
+            return batch
+        for reward in self.rewards:
+            batch = batch.with_(rewards=F.masked(reward(self._seen(batch, reward)), batch.mask))
+        advantages, returns = self.baseline(self._seen(batch, self.baseline))
+        batch = batch.with_(advantages=advantages.detach(), returns=returns.detach())
+        if self.normalize.scope == "rollout":
+            batch = self.normalized(batch)
+        for weight in self.weights:
+            found = weight(self._seen(batch, weight)).detach()
+            if found.dtype.is_floating_point:
+                batch = batch.with_(weights=found if batch.weights is None else batch.weights * found)
+            else:
+                batch = batch.with_(mask=batch.mask & found)
+        return batch.with_(old_values=None if batch.values is None else batch.values[:, :-1])
+
+    def normalized(self, batch: Batch) -> Batch:
+        assert batch.advantages is not None
+        return batch.with_(advantages=self.normalize(batch.advantages, self._seen(batch, self.normalize)))
+
+    # ------------------------------------------------------------------------------------------------ loss
+
+    def prepare(self, minibatch: Batch) -> tuple[Batch, Tensor]:
+        """An optimizer batch, before any split: its advantages normalised if that is the scope, its coefficients."""
+        if self.normalize.scope == "minibatch":
+            minibatch = self.normalized(minibatch)
+        assert minibatch.advantages is not None
+        return minibatch, self.aggregation(minibatch.mask, minibatch.group, minibatch.advantages.dtype)
+
+    def loss(self, scored: Scored, batch: Batch, coefficients: Tensor) -> Loss:
+        """The loss of some rows of an optimizer batch, with their coefficients [b, T]."""
+        assert batch.advantages is not None
+        if batch.old_logprobs is None:  # a single optimizer step: the current policy IS the old one
+            batch = batch.with_(old_logprobs=scored.logprobs.detach())
+        log_ratio = self.ratio(scored.logprobs, self._seen(batch, self.ratio))
+        new = Current(scored.logprobs, log_ratio, scored.entropy, scored.values)
+        if self.surrogate is not None:
+            objective = self.surrogate(new, self._seen(batch, self.surrogate))
+        elif log_ratio is not None:
+            objective = F.exp_ratio(log_ratio) * batch.advantages
+        else:
+            objective = scored.logprobs * batch.advantages
+        if batch.weights is not None:
+            objective = batch.weights * objective
+        per_step = -objective
+        for penalty in self.penalties:
+            per_step = per_step + penalty(new, self._seen(batch, penalty))
+        policy = (coefficients * F.masked(per_step, batch.mask)).sum()
+        if self.critic is None:
+            return Loss(policy, policy, None, new, batch)
+        critic = (coefficients * F.masked(self.critic.loss(new, self._seen(batch, self.critic)), batch.mask)).sum()
+        return Loss(policy + critic, policy, critic, new, batch)
+
+    def metrics(self, new: Current, batch: Batch) -> dict[str, torch.Tensor]:
+        """Every part's per-step metrics [B, T] over a whole update."""
+        found: dict[str, torch.Tensor] = {}
+        for part in self:
+            found.update(part.metrics(new, self._seen(batch, part)))
+        return found

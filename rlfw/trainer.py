@@ -1,0 +1,326 @@
+"""The loop. It knows no part by name.
+
+B rows   T steps of a row
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlfw import metrics, registry
+from rlfw.checkpoint import save_state
+from rlfw.checks import at_least, one_of
+from rlfw.composition import Composition
+from rlfw.errors import RunError, UserError
+from rlfw.evaluation import evaluate
+from rlfw.interfaces import Knobs
+from rlfw.optim import FlatOptimizer, ParameterGroup
+from rlfw.probe import dump
+from rlfw.progress import Progress
+from rlfw.rollout import Batch
+from rlfw.seeding import Streams
+from rlfw.update import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from omegaconf import DictConfig
+    from torch import Tensor
+
+    from rlfw.composition import Loss
+    from rlfw.interfaces import Controller, Env, Policy
+    from rlfw.rollout import Rollout
+    from rlfw.run import RunFolder
+
+
+class Trainer:
+    """Trains one composition on one env."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        check(cfg)
+        self.cfg = cfg
+        self.streams = Streams(cfg.seed)
+        self.env: Env = self._build("env", gamma=cfg.gamma, streams=self.streams)
+        self.composition = Composition(cfg, gamma=cfg.gamma, max_steps=self.env.spec.max_steps)
+        self._check_composition()
+        self.policy: Policy = self._build("policy", env_spec=self.env.spec, streams=self.streams)
+        self.controllers: list[Controller] = [registry.build("controller", node) for node in cfg.controller.values()]
+        self.iteration, self.steps, self.episodes = 0, 0, 0
+        self.bar = Progress(cfg, self.env.unit)
+        self.stopping = False  # set from outside: end after the iteration under way
+
+    def _build(self, axis: str, **wires: Any) -> Any:
+        (node,) = self.cfg[axis].values()
+        return registry.build(axis, node, **wires)
+
+    def _check_composition(self) -> None:
+        """Refuse what cannot run, before any time is spent."""
+        self.composition.check_sampler()
+        if self.env.whole_episodes_only and not self.composition.sampler.whole_episodes:
+            raise UserError(f"env={self.env.name} gives whole episodes alone: set sampler=episodes")
+        if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
+            part = self.composition.needing("whole_batch")
+            raise UserError(f"{part} needs the whole batch at once: set micro_batch_rows=null")
+
+    def prepare(self, folder: RunFolder) -> None:
+        """The warm start, then what stands on it: reference, critic, optimizer, knobs."""
+        cfg, critic, self.folder = self.cfg, self.composition.critic, folder
+        if cfg.warmup.steps:
+            from rlfw.warmup import warm_up
+
+            warm_up(self.policy, self.env, cfg.warmup, self.streams)
+            self.policy.save(folder.path / "warmup")
+        self.reference = self.policy.reference() if "ref_logprobs" in self.composition.needs else None
+        groups = [ParameterGroup("policy", list(self.policy.parameters()), cfg.lr, cfg.max_grad_norm)]
+        if critic is not None:
+            self.policy.add_critic(critic.network)
+            lr = cfg.lr if critic.lr is None else critic.lr
+            groups.append(ParameterGroup("critic", list(self.policy.critic_parameters()), lr, critic.max_grad_norm))
+        self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
+        self.knobs = self._knobs()
+        for controller in self.controllers:
+            controller.start(self.knobs)
+        self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
+        self.single_step = cfg.epochs * cfg.num_minibatches == 1
+
+    def _knobs(self) -> Knobs:
+        """lr, and every number of every part by its key."""
+        knobs, critic = Knobs(), self.composition.critic
+        for name, part in self.composition.parts.items():
+            axis, key_of = name.split(".")
+            for key, value in self.cfg[axis][key_of].items():
+                if isinstance(value, float):
+                    knobs.add_attribute(f"{name}.{key}", part, str(key))
+            if part is critic:  # its optimizer settings are read once, when the parameter group is made
+                knobs.discard(f"{name}.max_grad_norm")
+                if critic.lr is not None:
+                    knobs.add(f"{name}.lr", *self.optimizer.lr_knob("critic"))
+        follows = ["critic"] if critic is not None and critic.lr is None else []
+        knobs.add("lr", *self.optimizer.lr_knob("policy", *follows))
+        return knobs
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    def fit(self, folder: RunFolder) -> None:
+        """Train until the budget is spent."""
+        self.prepare(folder)
+        for _ in self.iterations():
+            rollout = self.collect()
+            batch = self.credit(self.score(rollout))
+            found = self.update(batch)
+            self.report(found, batch, rollout)
+            self.control(found)
+        self.save()
+
+    def iterations(self) -> Iterator[int]:
+        """Iterations until the budget is spent; the knobs are set before each."""
+        while (spent := self.progress()) < 1 and not self.stopping:
+            self.iteration += 1
+            self.timing: dict[str, float] = {}
+            self.clock = time.perf_counter()
+            for controller in self.controllers:
+                controller.before_iteration(spent)
+            yield self.iteration
+
+    def progress(self) -> float:
+        """The share of the budget that is spent."""
+        if self.cfg.iterations is not None:
+            return self.iteration / self.cfg.iterations
+        return self.steps / self.cfg.total_steps
+
+    def collect(self) -> Rollout:
+        """One rollout of the present policy, checked at the door."""
+        rollout = self.composition.sampler.collect(self.env, self.policy.actor(self.streams))
+        rollout.check(f"env={self.env.name}")
+        self.steps += self.env.count(rollout)
+        self.episodes += len(rollout.episodes.returns)
+        self._clock("rollout")
+        return rollout
+
+    @torch.no_grad()
+    def score(self, rollout: Rollout) -> Batch:
+        """Fill what the parts asked for. The old log-probs are left to the update where it is a single step."""
+        batch = Batch.of(rollout)
+        asked = self.composition.needs_before_update
+        old = not self.single_step or not asked.isdisjoint({"old_logprobs", "entropy"})
+        found: dict[str, list[Tensor]] = {}
+        for rows in self._micro_batches(batch):
+            seen = (rows.context, rows.actions, rows.mask)
+            if old:
+                scored = self.policy.score(*seen, entropy=True)
+                found.setdefault("old_logprobs", []).append(scored.logprobs)
+                found.setdefault("entropy", []).append(scored.entropy)
+            if self.composition.critic is not None:
+                found.setdefault("values", []).append(self.policy.values(*seen))
+            if self.reference is not None:
+                found.setdefault("ref_logprobs", []).append(self.reference.score(*seen).logprobs)
+        batch = batch.with_(**{name: torch.cat(parts) for name, parts in found.items()})
+        self._clock("score")
+        return batch
+
+    def credit(self, batch: Batch) -> Batch:
+        """Rewards, advantages, returns and weights, from the parts."""
+        batch = self.composition.credit(batch)
+        self._clock("credit")
+        return batch
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Epochs of minibatches, an optimizer step each, until a controller ends them."""
+        trace = Trace()
+        for minibatch in self.minibatches(batch):
+            losses = self.backward(minibatch)
+            if self._stopped_by_kl(losses):
+                break
+            if self.cfg.dump == self.iteration and not trace.losses:
+                dump(self.folder.path, minibatch, losses)
+            norms = self.optimizer.clip()
+            self._guard(norms, trace)
+            self.optimizer.step()
+            trace.add(losses, norms)
+        found = trace.metrics(self.composition)
+        self._clock("update")
+        return found
+
+    def minibatches(self, batch: Batch) -> Iterator[Batch]:
+        """Shuffled anew each epoch: single steps, or rows where a part or the policy needs them whole."""
+        layout = batch.steps() if self.by_steps else batch
+        rows = len(layout.mask)
+        if not bool(layout.mask.any()):
+            return
+        number = min(self.cfg.num_minibatches, rows)
+        sizes = [rows * (k + 1) // number - rows * k // number for k in range(number)]
+        for _ in range(self.cfg.epochs):
+            order = torch.randperm(rows, generator=self.streams.torch("minibatches"))
+            yield from layout.rows(order).split(sizes)
+
+    def backward(self, minibatch: Batch) -> list[Loss]:
+        """The gradient of one optimizer batch, micro-batch by micro-batch, under coefficients of the whole."""
+        self.optimizer.zero_grad()
+        minibatch, coefficients = self.composition.prepare(minibatch)
+        losses = []
+        for rows, share in zip(self._micro_batches(minibatch), self._split(coefficients), strict=True):
+            scored = self.policy.score(
+                rows.context,
+                rows.actions,
+                rows.mask,
+                entropy="entropy" in self.composition.needs or rows.entropy is None,
+                values=self.composition.critic is not None,
+            )
+            loss = self.composition.loss(scored, rows, share)
+            loss.total.backward()
+            losses.append(loss)
+        return losses
+
+    def _micro_batches(self, batch: Batch) -> list[Batch]:
+        sizes = self._sizes(len(batch.mask))
+        return [batch] if len(sizes) <= 1 else batch.split(sizes)
+
+    def _split(self, coefficients: Tensor) -> list[Tensor]:
+        return list(coefficients.split(self._sizes(len(coefficients))))
+
+    def _sizes(self, rows: int) -> list[int]:
+        width = self.cfg.micro_batch_rows or rows
+        return [min(width, rows - start) for start in range(0, rows, width)] if rows else [0]
+
+    def _stopped_by_kl(self, losses: list[Loss]) -> bool:
+        watchers = [controller for controller in self.controllers if controller.watches_kl]
+        if not watchers:
+            return False
+        steps = sum(loss.batch.mask.sum() for loss in losses)
+        total = sum(metrics.approx_kl(loss.new.logprobs, loss.batch) * loss.batch.mask.sum() for loss in losses)
+        kl = float(total / steps)
+        return any(controller.stops(kl) for controller in watchers)
+
+    def _guard(self, norms: dict[str, float], trace: Trace) -> None:
+        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        if bad:
+            raise RunError(
+                f"iteration {self.iteration}, optimizer step {len(trace.losses) + 1}: the gradient of the "
+                f"{' and the '.join(bad)} is not finite, so the step was not taken; lower lr, or look at the rewards"
+            )
+
+    def control(self, found: dict[str, float]) -> None:
+        """Let the controllers turn their knobs."""
+        for controller in self.controllers:
+            controller.after_iteration(found)
+
+    # ------------------------------------------------------------------------------------------------ reports
+
+    def _clock(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.timing[stage] = now - self.clock
+        self.clock = now
+
+    def report(self, found: dict[str, float], batch: Batch, rollout: Rollout) -> None:
+        """One line of metrics, the samples, an evaluation and a checkpoint where they are due."""
+        found.update(metrics.rollout_metrics(rollout))
+        found.update(metrics.batch_metrics(batch, rollout.rewards))
+        found["optim/lr"] = self.optimizer.lr("policy")
+        every = self.cfg.evaluation.every
+        if every and self.iteration % every == 0:
+            episodes = evaluate(self.env, self.policy, self.cfg.evaluation.episodes, self.streams)
+            found.update({f"eval/{name}": interval.mean for name, interval in episodes.items()})
+        found.update({f"timing_s/{stage}": seconds for stage, seconds in self.timing.items()})
+        found["perf/steps_per_s"] = self.env.count(rollout) / sum(self.timing.values())
+        counts = {"iteration": self.iteration, "global_step": self.steps, "episode": self.episodes}
+        self.folder.log({**counts, **found}, self.steps)
+        if rollout.samples is not None:
+            records = metrics.with_advantages(rollout.samples, batch)
+            self.folder.samples({"iteration": self.iteration, **record} for record in records)
+        self.bar.show(self.progress(), found)
+        if self._checkpoint_is_due(self.env.count(rollout)):
+            self.save()
+
+    def _checkpoint_is_due(self, last: int) -> bool:
+        if self.cfg.checkpoint.every:
+            return self.iteration % self.cfg.checkpoint.every == 0
+        before = self.progress() - (1 / self.cfg.iterations if self.cfg.iterations else last / self.cfg.total_steps)
+        return int(self.progress() * 10) > int(before * 10)
+
+    def save(self) -> None:
+        """A checkpoint of the present iteration."""
+        if not self.optimizer.finite():
+            raise RunError(f"iteration {self.iteration}: the weights are not finite and were not saved; lower lr")
+        self.folder.save_checkpoint(self.iteration, self._write, self.cfg.checkpoint.keep)
+
+    def close(self) -> None:
+        self.bar.close()
+        self.env.close()
+
+    def _write(self, folder: Path) -> None:
+        self.policy.save(folder / "policy")
+        state = {
+            "iteration": self.iteration,
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "env": self.env.state_dict(),
+            "parts": {name: part.state_dict() for name, part in self.composition.parts.items()},
+            "controllers": [controller.state_dict() for controller in self.controllers],
+            "optimizer": self.optimizer.state_dict(),
+            "streams": self.streams.state_dict(),
+        }
+        save_state(folder, "state", state)
+
+
+def check(cfg: DictConfig) -> None:
+    """The root keys."""
+    if (cfg.total_steps is None) == (cfg.iterations is None):
+        raise UserError("the budget is total_steps=N or iterations=N: give one of them")
+    for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads"):
+        at_least(key, cfg[key], 1)
+    for key in ("lr", "seed", "warmup.steps", "evaluation.every", "checkpoint.every"):
+        at_least(key, _get(cfg, key), 0)
+    if not 0 <= cfg.gamma <= 1:
+        raise UserError(f"gamma={cfg.gamma}: it must lie in [0, 1]")
+    one_of("update", cfg.update, ("eager", "compile"))
+
+
+def _get(cfg: DictConfig, key: str) -> float:
+    from omegaconf import OmegaConf
+
+    return float(OmegaConf.select(cfg, key))
