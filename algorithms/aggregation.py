@@ -66,7 +66,9 @@ class Constant(Aggregation):
             raise UserError("aggregation=constant: this env has no longest episode; set aggregation.constant.length=N")
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
-        return F.sequence_sum(mask, dtype) / (self.length or self.max_steps)
+        length = self.max_steps if self.length is None else self.length
+        assert length is not None
+        return F.sequence_sum(mask, dtype) / length
 
 
 @register("aggregation", "prompt_mean")

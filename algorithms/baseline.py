@@ -112,19 +112,14 @@ class Critic(LearnedBaseline):
         above("baseline.critic.max_grad_norm", self.max_grad_norm, 0)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        assert batch.values is not None
         cut = batch.terminated if self.bootstrap_truncated else batch.terminated | batch.truncated
         advantages = F.gae(batch.rewards, batch.values, batch.mask, ~cut, self.gamma, self.gae_lambda)
         return advantages, F.masked(advantages + batch.values[:, :-1], batch.mask)
 
     def loss(self, new: Current, batch: Batch) -> Tensor:
-        assert new.values is not None
-        assert batch.returns is not None
         return self.coef * F.value_loss(new.values, batch.returns, batch.old_values, self.clip)
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
-        assert new.values is not None
-        assert batch.returns is not None
         found = {"loss/value_avg": F.value_loss(new.values, batch.returns, batch.old_values, self.clip)}
         if self.clip is not None and batch.old_values is not None:
             found["value/clipfrac"] = ((new.values - batch.old_values).abs() > self.clip).to(new.values.dtype)

@@ -34,14 +34,10 @@ class Clip(Surrogate):
         at_least("regularizer.clip.high", self.high, 0)
 
     def __call__(self, new: Current, batch: Batch) -> Tensor:
-        assert new.log_ratio is not None
-        assert batch.advantages is not None
         return F.clip_surrogate(new.log_ratio, batch.advantages, self.low, self.high)
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
         """The share of steps whose gradient the clip cut."""
-        assert new.log_ratio is not None
-        assert batch.advantages is not None
         ratio = F.exp_ratio(new.log_ratio)
         low = ((ratio < 1 - self.low) & (batch.advantages < 0)).to(ratio.dtype)
         high = ((ratio > 1 + self.high) & (batch.advantages > 0)).to(ratio.dtype)
@@ -103,9 +99,7 @@ class Entropy(Penalty):
     needs = frozenset({"entropy"})
 
     def __call__(self, new: Current, batch: Batch) -> Tensor:
-        assert new.entropy is not None
         return -self.coef * new.entropy
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
-        assert new.entropy is not None
         return {"loss/entropy_avg": new.entropy}

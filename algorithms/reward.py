@@ -34,8 +34,6 @@ class KLReward(Reward):
         at_least("reward.kl.coef", self.coef, 0)
 
     def __call__(self, batch: Batch) -> Tensor:
-        assert batch.old_logprobs is not None
-        assert batch.ref_logprobs is not None
         kl = F.kl_estimate(F.masked(batch.old_logprobs - batch.ref_logprobs, batch.mask), self.estimator)
         return F.masked(batch.rewards - self.coef * kl, batch.mask)
 

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import RunError, UserError
 
@@ -122,7 +122,7 @@ def _list(words: list[str]) -> int:
     groups = ["algorithm", *registry.AXES]
     if args.axis is not None and args.axis not in groups:
         raise UserError(f"no such axis: {args.axis}{registry.suggest(args.axis, groups)}")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in [args.axis] if args.axis else groups:
         if group in registry.PRESETS:
             rows += [{"axis": group, "name": n, "summary": s, "keys": {}} for n, s in registry.presets(group).items()]

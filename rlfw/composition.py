@@ -15,7 +15,7 @@ from rlfw import functional as F
 from rlfw import registry
 from rlfw.errors import UserError
 from rlfw.interfaces import NEEDS, LearnedBaseline, Part, Penalty, Scored, Surrogate
-from rlfw.rollout import Batch, Current
+from rlfw.rollout import ABSENT, Batch, Current
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,10 +132,9 @@ class Composition:
                 batch = batch.with_(weights=found if batch.weights is None else batch.weights * found)
             else:
                 batch = batch.with_(mask=batch.mask & found)
-        return batch.with_(old_values=None if batch.values is None else batch.values[:, :-1])
+        return batch.with_(old_values=ABSENT if batch.values is None else batch.values[:, :-1])
 
     def normalized(self, batch: Batch) -> Batch:
-        assert batch.advantages is not None
         return batch.with_(advantages=self.normalize(batch.advantages, self._seen(batch, self.normalize)))
 
     # ------------------------------------------------------------------------------------------------ loss
@@ -144,16 +143,14 @@ class Composition:
         """An optimizer batch, before any split: its advantages normalised if that is the scope, its coefficients."""
         if self.normalize.scope == "minibatch":
             minibatch = self.normalized(minibatch)
-        assert minibatch.advantages is not None
         return minibatch, self.aggregation(minibatch.mask, minibatch.group, minibatch.advantages.dtype)
 
     def loss(self, scored: Scored, batch: Batch, coefficients: Tensor) -> Loss:
         """The loss of some rows of an optimizer batch, with their coefficients [b, T]."""
-        assert batch.advantages is not None
         if batch.old_logprobs is None:  # a single optimizer step: the current policy IS the old one
             batch = batch.with_(old_logprobs=scored.logprobs.detach())
         log_ratio = self.ratio(scored.logprobs, self._seen(batch, self.ratio))
-        new = Current(scored.logprobs, log_ratio, scored.entropy, scored.values)
+        new = Current(scored.logprobs, ABSENT if log_ratio is None else log_ratio, scored.entropy, scored.values)
         if self.surrogate is not None:
             objective = self.surrogate(new, self._seen(batch, self.surrogate))
         elif log_ratio is not None:

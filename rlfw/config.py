@@ -93,7 +93,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     for key, value in typed:
         if value is None and key in (*registry.AXES, "algorithm"):
             raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
-    plugins = next((value for key, value in typed if key == "plugins"), [])
+    plugins: list[str] = next((value for key, value in typed if key == "plugins"), [])
     prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
     overrides = [_experiment_name(word) for word in overrides]
     GlobalHydra.instance().clear()
@@ -155,7 +155,7 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
     with open_dict(cfg):
         for key in cfg:
             if key not in Config.__dataclass_fields__:
-                raise UserError(f"{key}: {_unknown(str(key))}")
+                raise UserError(f"{key!s}: {_unknown(str(key))}")
         if cfg.iterations is not None and "total_steps" not in words:
             cfg.total_steps = None  # a preset's budget gives way to the one in rollouts
         for axis in registry.AXES:
@@ -175,12 +175,12 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
                 raise UserError(f"{axis} takes one part, got {', '.join(chosen) or 'none'}")
             for name in chosen:
                 part = nodes[name]["part"]
-                for key, value in nodes[name].items_ex(resolve=False):
+                for key, value in ((str(key), value) for key, value in nodes[name].items_ex(resolve=False)):
                     if key != "part" and key not in registry.entry(axis, part).keys:
                         raise UserError(f"{axis}.{name}.{key}: {_unknown(f'{axis}.{part}.{key}')}")
                     if OmegaConf.is_missing(nodes[name], key):
                         raise UserError(f"{axis}.{name}.{key} must be given: write {axis}.{name}.{key}=VALUE")
-                    if value is None and not _optional(axis, part, str(key)):
+                    if value is None and not _optional(axis, part, key):
                         raise UserError(f"{axis}.{name}.{key}=null: it takes a value")
     if list(cfg.plugins) != next((value for key, value in typed if key == "plugins"), []):
         raise UserError("plugins are read from the command line alone: write plugins=[FILE] there")
@@ -188,7 +188,7 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def _optional(axis: str, part: str, key: str) -> bool:
-    return "None" in str(registry.entry(axis, part).schema.__dataclass_fields__[key].type)
+    return "None" in str(registry.entry(axis, part).fields[key].type)
 
 
 def explain(error: Exception) -> str:
@@ -205,7 +205,7 @@ def explain(error: Exception) -> str:
         path = next(iter(re.findall(r"full_key: (\S+)", text)), found[1])
         return f"{path}: {_unknown(path)}"
     if found := re.search(r"full_key: (\S+)", text):
-        return f"{found[1]}: {text.splitlines()[0]}"
+        return f"{found.group(1)}: {text.splitlines()[0]}"
     return text.splitlines()[0]
 
 

@@ -50,7 +50,7 @@ def _discount_matrix(T: int, discount: float, like: Tensor) -> Tensor:
 def discounted_sum(x: Tensor, mask: Tensor, discount: float) -> Tensor:
     """y_t = x_t + discount * y_{t+1} along a row, where t + 1 is the row's next step ON the mask. [B, T]."""
     if _has_gaps(mask):  # close the gaps, sum, and open them again: masked positions cost no discount
-        order = (~mask).to(torch.int8).argsort(1, stable=True)
+        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)
         closed = discounted_sum(x.gather(1, order), mask.gather(1, order), discount)
         return torch.zeros_like(x).scatter(1, order, closed)
     return masked(masked(x, mask) @ _discount_matrix(x.shape[1], discount, x), mask)
@@ -69,7 +69,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, bootstrap: Tensor, gamma:
     the last step where ``bootstrap`` [B] is True (the row did not terminate) and replaced by 0 elsewhere.
     """
     if _has_gaps(mask):
-        order = (~mask).to(torch.int8).argsort(1, stable=True)
+        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)
         closed_values = torch.cat([values[:, :-1].gather(1, order), values[:, -1:]], 1)
         closed = gae(rewards.gather(1, order), closed_values, mask.gather(1, order), bootstrap, gamma, gae_lambda)
         return torch.zeros_like(rewards).scatter(1, order, closed)

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rlfw.rollout import ABSENT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -153,8 +155,8 @@ class Scored:
     """What a policy says of given actions, off-mask entries zero."""
 
     logprobs: Tensor  # [B, T] nats
-    entropy: Tensor | None = None  # [B, T] nats
-    values: Tensor | None = None  # [B, T]
+    entropy: Tensor = ABSENT  # [B, T] nats
+    values: Tensor = ABSENT  # [B, T]
 
 
 class Policy(nn.Module, ABC):

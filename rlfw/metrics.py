@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlfw import functional as F
-from rlfw.rollout import Current
+from rlfw.rollout import ABSENT, Current
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -142,18 +142,15 @@ def update_metrics(composition: Composition, new: Current, batch: Batch) -> Numb
 def side_by_side(news: list[Current]) -> Current:
     """What the policy said in several forward passes, detached, row under row."""
 
-    def cat(name: str) -> Tensor | None:
+    def cat(name: str) -> Tensor:
         parts = [getattr(new, name) for new in news]
-        return None if parts[0] is None else torch.cat([part.detach() for part in parts])
+        return ABSENT if parts[0] is None else torch.cat([part.detach() for part in parts])
 
-    logprobs = cat("logprobs")
-    assert logprobs is not None
-    return Current(logprobs, cat("log_ratio"), cat("entropy"), cat("values"))
+    return Current(cat("logprobs"), cat("log_ratio"), cat("entropy"), cat("values"))
 
 
 def with_advantages(samples: list[dict[str, Any]], batch: Batch) -> Iterator[dict[str, Any]]:
     """Each row's record with the mean advantage of its steps."""
-    assert batch.advantages is not None
     rows = F.row_mean(batch.advantages, batch.mask).tolist()
     for sample, advantage in zip(samples, rows, strict=True):
         yield {**sample, "advantage": advantage}

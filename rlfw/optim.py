@@ -79,6 +79,7 @@ class FlatOptimizer:
         """The optimizer's moments by group, as tensors."""
         found = {}
         for group in self.groups:
+            assert group.flat is not None
             for key, value in self.torch.state[group.flat].items():
                 found[f"{group.name}.{key}"] = torch.as_tensor(value).clone()
         return found

@@ -14,7 +14,7 @@ from rlfw import config, metrics
 from rlfw.composition import Composition
 from rlfw.errors import UserError
 from rlfw.interfaces import Scored
-from rlfw.rollout import Batch
+from rlfw.rollout import ABSENT, Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +85,8 @@ def probe(
             raise UserError(f"probe: {name} has shape {tuple(tensor.shape)}, expected {shape}")
         return tensor
 
-    def optional(name: str, value: Any, *shape: int) -> Tensor | None:
-        return None if value is None else numbers(name, value, *shape)
+    def optional(name: str, value: Any, *shape: int) -> Tensor:
+        return ABSENT if value is None else numbers(name, value, *shape)
 
     last = T - 1 - mask.flip(1).to(torch.int8).argmax(1)  # [B]
     scores = {}
@@ -106,7 +106,7 @@ def probe(
             values = torch.cat([values, torch.zeros(B, 1, dtype=new.dtype)], 1)
         values = numbers("values", values, B, T + 1)
     old = numbers("old_logprobs", old_logprobs, B, T)
-    current_values = None
+    current_values: Tensor = ABSENT
     if composition.critic is not None:
         given = new_values if new_values is not None else values[:, :-1] if values is not None else None
         if given is None:
@@ -114,8 +114,8 @@ def probe(
         current_values = numbers("new_values", given, B, T).clone().requires_grad_()
     current_entropy = optional("entropy", entropy, B, T)
     batch = Batch(
-        context=None,
-        actions=None,
+        context=ABSENT,
+        actions=ABSENT,
         logprobs=old if behaviour_logprobs is None else numbers("behaviour_logprobs", behaviour_logprobs, B, T),
         rewards=numbers("rewards", rewards, B, T),
         mask=mask,
@@ -125,7 +125,7 @@ def probe(
         episode=torch.arange(B),
         scores=scores,
         values=values,
-        old_values=None if values is None else values[:, :-1],
+        old_values=ABSENT if values is None else values[:, :-1],
         old_logprobs=old,
         ref_logprobs=optional("ref_logprobs", ref_logprobs, B, T),
         entropy=current_entropy,
@@ -141,7 +141,6 @@ def probe(
         minibatch, coefficients = composition.prepare(credited)
     loss = composition.loss(Scored(new, current_entropy, current_values), minibatch, coefficients)
     loss.total.backward()
-    assert minibatch.advantages is not None
     found = metrics.update_metrics(composition, metrics.side_by_side([loss.new]), loss.batch)
     found.update(metrics.batch_metrics(credited, batch.rewards))
     return Probed(

@@ -10,7 +10,9 @@ import difflib
 import importlib.metadata
 import importlib.util
 import inspect
-from dataclasses import MISSING, dataclass, field, make_dataclass
+from copy import deepcopy
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,13 +48,18 @@ class Entry:
         return (inspect.getdoc(self.part) or "").split("\n\n")[0].replace("\n", " ")
 
     @property
+    def fields(self) -> dict[str, Field[Any]]:
+        """The configuration's dataclass fields by key."""
+        return {f.name: f for f in fields(self.schema) if f.name != "part"}
+
+    @property
     def keys(self) -> dict[str, tuple[str, Any]]:
         """key -> (type, default) of the configuration; the default is "???" where one must be given."""
         rows = {}
-        for f in self.schema.__dataclass_fields__.values():
-            if f.name != "part":
-                default = f.default_factory() if f.default_factory is not MISSING else f.default
-                rows[f.name] = (getattr(f.type, "__name__", None) or str(f.type), default)
+        for f in self.fields.values():
+            assert f.default_factory is not MISSING
+            kind = f.type.__name__ if type(f.type) is type else str(f.type)
+            rows[f.name] = (kind, f.default_factory())
         return rows
 
 
@@ -76,7 +83,7 @@ def register(axis: str, name: str, **defaults: Any) -> Callable[[T], T]:
         for key in keys.values():
             if key.kind is key.KEYWORD_ONLY:
                 default = defaults.get(key.name, _default(part, key))
-                rows.append((key.name, key.annotation, field(default_factory=lambda d=default: d)))
+                rows.append((key.name, key.annotation, field(default_factory=partial(deepcopy, default))))
         schema = make_dataclass(f"{axis}_{name}", rows)
         _PARTS[axis][name] = Entry(axis, name, part, schema)  # type: ignore[arg-type]
         ConfigStore.instance().store(group=axis, name=name, node=schema, package=f"{axis}.{name}")

@@ -97,15 +97,18 @@ class Rollout:
         return self
 
 
+ABSENT: Any = None  # a field that no part asked for
+
+
 @dataclass(frozen=True)
 class Batch:
-    """A rollout and what the parts asked for. A field that no part declared is None.
+    """A rollout and what the parts asked for. A field that no part declared is ABSENT.
 
     In an optimizer's minibatch the same fields hold for its rows; under the layout of steps T is 1.
     """
 
-    context: Context | None
-    actions: Tensor | None  # [B, T] or [B, T, A]
+    context: Context
+    actions: Tensor  # [B, T] or [B, T, A]
     logprobs: Tensor  # [B, T] behaviour
     rewards: Tensor  # [B, T] after the reward parts
     mask: Tensor  # [B, T] bool
@@ -114,15 +117,15 @@ class Batch:
     group: Tensor  # [B] int64
     episode: Tensor  # [B] int64
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B]
-    values: Tensor | None = None  # [B, T+1] V before step t; column T is V of the row's own final observation
-    old_values: Tensor | None = None  # [B, T] V before step t at the start of the update
-    old_logprobs: Tensor | None = None  # [B, T] at the start of the update
-    ref_logprobs: Tensor | None = None  # [B, T] under the frozen reference
-    entropy: Tensor | None = None  # [B, T] at the start of the update
-    greedy_returns: Tensor | None = None  # [B] return of the greedy episode from the same start
-    weights: Tensor | None = None  # [B, T] product of the float weights
-    advantages: Tensor | None = None  # [B, T]
-    returns: Tensor | None = None  # [B, T] the critic's targets, or the reward-to-go
+    values: Tensor = ABSENT  # [B, T+1] V before step t; column T is V of the row's own final observation
+    old_values: Tensor = ABSENT  # [B, T] V before step t at the start of the update
+    old_logprobs: Tensor = ABSENT  # [B, T] at the start of the update
+    ref_logprobs: Tensor = ABSENT  # [B, T] under the frozen reference
+    entropy: Tensor = ABSENT  # [B, T] at the start of the update
+    greedy_returns: Tensor = ABSENT  # [B] return of the greedy episode from the same start
+    weights: Tensor = ABSENT  # [B, T] product of the float weights
+    advantages: Tensor = ABSENT  # [B, T]
+    returns: Tensor = ABSENT  # [B, T] the critic's targets, or the reward-to-go
 
     @classmethod
     def of(cls, rollout: Rollout) -> Batch:
@@ -133,16 +136,16 @@ class Batch:
     @classmethod
     def cat(cls, batches: list[Batch]) -> Batch:
         """The rows of several batches of one width, without their context."""
-        filled = {"context": None, "actions": None}
+        filled: dict[str, Any] = {"context": ABSENT, "actions": ABSENT}
         for f in dataclasses.fields(cls):
             if f.name in _FIELDS and getattr(batches[0], f.name) is not None:
                 filled[f.name] = torch.cat([getattr(batch, f.name) for batch in batches])
-        return cls(**filled)  # type: ignore[arg-type]
+        return cls(**filled)
 
     def rows(self, index: Tensor) -> Batch:
         """The rows ``index`` [b]."""
         picked = {name: getattr(self, name)[index] for name in (*_FIELDS, "actions") if getattr(self, name) is not None}
-        return dataclasses.replace(self, context=self.context and self.context.rows(index), scores={}, **picked)
+        return dataclasses.replace(self, context=self.context.rows(index), scores={}, **picked)
 
     def steps(self) -> Batch:
         """The layout of single steps: every step of the mask is a row of its own, [S, 1]; in row order."""
@@ -151,17 +154,16 @@ class Batch:
         for name in (*_FIELDS, "actions"):
             if name != "values" and (tensor := getattr(self, name)) is not None:
                 picked[name] = tensor[row] if name in _ROW_FIELDS else tensor[row, step][:, None]
-        context = self.context and self.context.steps(row, step)
-        return dataclasses.replace(self, context=context, scores={}, values=None, **picked)
+        context = self.context.steps(row, step)
+        return dataclasses.replace(self, context=context, scores={}, values=ABSENT, **picked)
 
     def split(self, sizes: list[int]) -> list[Batch]:
         """Consecutive rows, ``sizes[k]`` of them in part k."""
         names = [name for name in (*_FIELDS, "actions") if getattr(self, name) is not None]
         columns = [getattr(self, name).split(sizes) for name in names]
-        contexts = self.context.split(sizes) if self.context is not None else [None] * len(sizes)
         return [
             dataclasses.replace(self, context=context, scores={}, **dict(zip(names, fields, strict=True)))
-            for context, *fields in zip(contexts, *columns, strict=True)
+            for context, *fields in zip(self.context.split(sizes), *columns, strict=True)
         ]
 
     def with_(self, **fields: Any) -> Batch:
@@ -197,6 +199,6 @@ class Current:
     """What the policy says now, with gradients: the `new` that every part of the loss receives."""
 
     logprobs: Tensor  # [B, T]
-    log_ratio: Tensor | None = None  # [B, T] log(pi / pi_old) at the ratio's level; None under ratio=none
-    entropy: Tensor | None = None  # [B, T]
-    values: Tensor | None = None  # [B, T]
+    log_ratio: Tensor = ABSENT  # [B, T] log(pi / pi_old) at the ratio's level; None under ratio=none
+    entropy: Tensor = ABSENT  # [B, T]
+    values: Tensor = ABSENT  # [B, T]

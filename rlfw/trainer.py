@@ -130,8 +130,8 @@ class Trainer:
     def progress(self) -> float:
         """The share of the budget that is spent."""
         if self.cfg.iterations is not None:
-            return self.iteration / self.cfg.iterations
-        return self.steps / self.cfg.total_steps
+            return float(self.iteration / self.cfg.iterations)
+        return float(self.steps / self.cfg.total_steps)
 
     def collect(self) -> Rollout:
         """One rollout of the present policy, checked at the door."""
@@ -278,7 +278,7 @@ class Trainer:
 
     def _checkpoint_is_due(self, last: int) -> bool:
         if self.cfg.checkpoint.every:
-            return self.iteration % self.cfg.checkpoint.every == 0
+            return bool(self.iteration % self.cfg.checkpoint.every == 0)
         before = self.progress() - (1 / self.cfg.iterations if self.cfg.iterations else last / self.cfg.total_steps)
         return int(self.progress() * 10) > int(before * 10)
 
@@ -317,7 +317,7 @@ def check(cfg: DictConfig) -> None:
         at_least(key, _get(cfg, key), 0)
     if not 0 <= cfg.gamma <= 1:
         raise UserError(f"gamma={cfg.gamma}: it must lie in [0, 1]")
-    one_of("update", cfg.update, ("eager", "compile"))
+    one_of("update", cfg["update"], ("eager", "compile"))
 
 
 def _get(cfg: DictConfig, key: str) -> float:
