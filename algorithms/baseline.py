@@ -48,7 +48,10 @@ class RowBaseline(Baseline):
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         totals = F.row_sum(batch.rewards, batch.mask)
-        return F.spread(self.compare(totals, batch.group), batch.mask), F.spread(totals, batch.mask)
+        rows = batch.mask.any(1)  # a row without steps belongs to no group
+        advantages = torch.zeros_like(totals)
+        advantages[rows] = self.compare(totals[rows], batch.group[rows])
+        return F.spread(advantages, batch.mask), F.spread(totals, batch.mask)
 
 
 @register("baseline", "group_mean")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from rlfw import functional as F
 from rlfw.checks import at_least, one_of
 from rlfw.interfaces import Normalize
@@ -49,7 +51,9 @@ class GroupStd(Normalize):
         self.needs = frozenset({"groups"} | ({"whole_rows"} if self.scope == "minibatch" else set()))
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
-        spread = F.group_std(F.row_mean(advantages, batch.mask), batch.group, self.ddof)
+        rows = batch.mask.any(1)  # a row without steps belongs to no group
+        spread = advantages.new_zeros(len(rows))
+        spread[rows] = F.group_std(F.row_mean(advantages, batch.mask)[rows], batch.group[rows], self.ddof)
         return F.safe_divide(advantages, spread[:, None], self.eps)
 
 
@@ -99,9 +103,10 @@ class Whiten(Normalize):
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         steps = advantages[batch.mask]
-        mean = steps.sum() / max(len(steps), 1)
-        scaled = F.safe_divide(advantages - mean, F.std(steps, self.ddof), self.eps)
-        return F.masked(scaled if self.shift else scaled + mean, batch.mask)
+        scaled = F.safe_divide(F.center(steps), F.std(steps, self.ddof), self.eps)
+        if not self.shift:
+            scaled = scaled + steps.mean()
+        return torch.zeros_like(advantages).masked_scatter(batch.mask, scaled)
 
 
 def _check(name: str, part: GroupStd | BatchStd | Whiten) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,7 +63,7 @@ class Weighted(Reward):
     """
 
     _: KW_ONLY
-    weights: dict[str, float]
+    weights: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.weights:

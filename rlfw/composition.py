@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rlfw import functional as F
 from rlfw import registry
 from rlfw.errors import UserError
@@ -20,7 +22,6 @@ from rlfw.rollout import ABSENT, Batch, Current
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import torch
     from torch import Tensor
 
     from rlfw.interfaces import Aggregation, Baseline, Normalize, Ratio, Reward, Sampler, Weight
@@ -111,6 +112,8 @@ class Composition:
     # ------------------------------------------------------------------------------------------------ credit
 
     def _seen(self, batch: Batch, part: Part) -> Batch:
+        if torch.compiler.is_compiling():  # the guard is for people; the compiler cannot trace it
+            return batch
         return batch.seen_by(part, self.names[id(part)], part.needs)
 
     def credit(self, batch: Batch) -> Batch:
@@ -171,6 +174,9 @@ class Composition:
     def metrics(self, new: Current, batch: Batch) -> dict[str, torch.Tensor]:
         """Every part's per-step metrics [B, T] over a whole update."""
         found: dict[str, torch.Tensor] = {}
-        for part in self:
-            found.update(part.metrics(new, self._seen(batch, part)))
+        for key, part in self.parts.items():
+            instance = key.partition(".")[2]
+            own = self.names[id(part)].endswith(f"={instance}")  # the first instance of a part bears the part's name
+            for name, per_step in part.metrics(new, self._seen(batch, part)).items():
+                found[name if own and name not in found else f"{name}/{instance}"] = per_step
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -21,7 +22,10 @@ from rlfw import registry
 from rlfw.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+
+BOTH = ["clip", "kl"]  # what regularizer=both stands for
 
 
 @dataclass
@@ -91,6 +95,8 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     overrides = list(overrides)
     typed = typed_overrides(overrides)
     for key, value in typed:
+        if isinstance(value, Sweep):
+            raise UserError(f"{key} has several values: a sweep needs -m; one value with commas reads [a,b]")
         if value is None and key in (*registry.AXES, "algorithm"):
             raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
     plugins: list[str] = next((value for key, value in typed if key == "plugins"), [])
@@ -102,7 +108,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
             cfg = hydra_compose("config", overrides=overrides)
         return settle(cfg, overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain(error, overrides)) from error
 
 
 def prepare(plugins: Sequence[str] = (), experiments: Sequence[str] = ()) -> None:
@@ -113,7 +119,7 @@ def prepare(plugins: Sequence[str] = (), experiments: Sequence[str] = ()) -> Non
     for axis in registry.LISTS:
         if "none" not in registry.names(axis):
             store.store(group=axis, name="none", node={})
-    store.store(group="regularizer", name="both", node={"defaults": ["clip", "kl"]})
+    store.store(group="regularizer", name="both", node={"defaults": BOTH})
     for name in experiments:
         path = _experiment_path(name)
         if path is None:
@@ -136,13 +142,35 @@ def _experiment_name(word: str) -> str:
 
 def typed_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     """(key, value) of every override, the key without + and @."""
+    return [(override.key_or_group, override.value()) for override in _parse(overrides)]
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
-        return [
-            (override.key_or_group, override.value())
-            for override in OverridesParser.create().parse_overrides(overrides=list(overrides))
-        ]
+        return OverridesParser.create().parse_overrides(overrides=list(overrides))
     except HydraException as error:
         raise UserError(f"an override reads key=value: {str(error).splitlines()[0]}") from error
+
+
+def _flat(key: str, value: Any) -> list[str]:
+    """The keys that key=value sets: a.b={c: 1, d: 2} sets a.b.c and a.b.d."""
+    if not isinstance(value, dict):
+        return [key]
+    return [leaf for name, inner in value.items() for leaf in _flat(f"{key}.{name}", inner)]
+
+
+def _check_lists(typed: list[tuple[str, Any]]) -> None:
+    """Hydra takes [a,a] for [a], and [a,none] for [a]."""
+    for axis, value in typed:
+        if axis not in registry.LISTS or not isinstance(value, list):
+            continue
+        names = [name for word in value for name in (BOTH if word == "both" else [word])]
+        written = f"{axis}=[{','.join(map(str, value))}]"
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"{written} names {name} twice; a second one reads +{axis}@{axis}.{name}_2={name}")
+        if "none" in names and len(names) > 1:
+            raise UserError(f"{written}: none stands alone")
 
 
 def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
@@ -151,7 +179,12 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
     After it every node of an axis has a ``part``, single axes hold exactly one, and no value is missing.
     """
     typed = typed_overrides(overrides)
-    words = {key for key, _ in typed}
+    _check_lists(typed)
+    words = [leaf for key, value in typed for leaf in _flat(key, value)]
+    for word in words:
+        axis, *rest = word.split(".")
+        if axis in registry.AXES and rest[1:] == ["part"]:
+            raise UserError(f"{word} cannot be set: choose a part with {axis}=NAME")
     with open_dict(cfg):
         for key in cfg:
             if key not in Config.__dataclass_fields__:
@@ -163,12 +196,9 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
             chosen = [name for name in nodes if nodes[name] is not None and "part" in nodes[name]]
             for name in [name for name in nodes if name not in chosen]:
                 schema = registry.entry(axis, name).schema  # an unknown name is refused here
-                stray = next(
-                    (key for key, _ in typed if key.startswith(f"{axis}.{name}.") or key == f"{axis}.{name}"), None
-                )
+                stray = next((word for word in words if f"{word}.".startswith(f"{axis}.{name}.")), None)
                 if stray is not None:
-                    several = f"[{','.join([*chosen, name])}]" if axis in registry.LISTS else name
-                    raise UserError(f"{stray} has no effect: {axis}={name} is not chosen; write {axis}={several}")
+                    raise UserError(_no_effect(stray, axis, name, chosen))
                 OmegaConf.merge(OmegaConf.structured(schema), nodes[name] or {})  # a preset's typos are refused too
                 del nodes[name]
             if axis in registry.SINGLE and len(chosen) != 1:
@@ -187,25 +217,33 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
     return cfg
 
 
+def _no_effect(key: str, axis: str, name: str, chosen: Sequence[str]) -> str:
+    several = f"[{','.join([*chosen, name])}]" if axis in registry.LISTS else name
+    return f"{key} has no effect: {axis}={name} is not chosen; write {axis}={several}"
+
+
 def _optional(axis: str, part: str, key: str) -> bool:
     return "None" in str(registry.entry(axis, part).fields[key].type)
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     """Hydra's and OmegaConf's messages as one sentence with a remedy."""
+    instances = {word.package: str(word.value()) for word in _parse(overrides) if word.package is not None}
     while isinstance(error.__cause__, Exception) and not isinstance(error, OmegaConfBaseException):
         error = error.__cause__
     text = str(error)
-    if found := re.search(r"Could not find '(\w+)/([^']+)'", text):
+    if found := re.search(r"Could not (?:find|load) '(\w+)/([^']+)'", text):
         group, name = found.groups()
         return f"{group}={name}: no such choice{registry.suggest(name, choices(group))}"
+    if found := re.search(r"Could not override '([^']+@[^']+)'", text):
+        return f"{found[1]} is not there to be replaced; a further instance reads +{found[1]}=NAME"
     if found := re.search(r"Could not override '([^']+)'", text):
-        return f"{found[1]}: {_unknown(found[1])}"
+        return f"{found[1]}: {_unknown(found[1], instances)}"
     if found := re.search(r"Key '([^']+)' (?:not in|is not in struct)", text):
         path = next(iter(re.findall(r"full_key: (\S+)", text)), found[1])
-        return f"{path}: {_unknown(path)}"
+        return f"{path}: {_unknown(path, instances)}"
     if found := re.search(r"full_key: (\S+)", text):
-        return f"{found.group(1)}: {text.splitlines()[0]}"
+        return f"{found[1]}: {text.splitlines()[0]}"
     return text.splitlines()[0]
 
 
@@ -213,17 +251,24 @@ def choices(group: str) -> list[str]:
     """Every name that group=NAME takes."""
     own = registry.names(group) if group in registry.AXES else []
     shared = list(registry.presets(group)) if group in registry.PRESETS else []
-    return [*shared, *own, *(["both", "none"] if group == "regularizer" else [])]
+    more = (["both"] if group == "regularizer" else []) + (["none"] if group in registry.LISTS else [])
+    return [*shared, *own, *more]
 
 
-def _unknown(path: str) -> str:
+def _unknown(path: str, instances: Mapping[str, str] | None = None) -> str:
     head, *rest = path.split(".")
     root = list(Config.__dataclass_fields__)
     if head not in root:
         return f"no such key{registry.suggest(head, root)}"
     if head in registry.AXES and rest:
-        if rest[0] not in registry.names(head):
-            return f"no such part{registry.suggest(rest[0], registry.names(head))}"
-        keys = list(registry.entry(head, rest[0]).keys)
-        return f"no such key{registry.suggest(rest[-1], keys)}" if keys else f"{head}={rest[0]} has no keys"
+        part = (instances or {}).get(f"{head}.{rest[0]}", rest[0])
+        if part not in registry.names(head):
+            return f"no such part{registry.suggest(part, registry.names(head))}"
+        if len(rest) == 1:
+            return f"{part} is not chosen; write {head}={f'[{part}]' if head in registry.LISTS else part}"
+        keys = list(registry.entry(head, part).keys)
+        return f"no such key{registry.suggest(rest[-1], keys)}" if keys else f"{head}={part} has no keys"
+    inner = Config.__dataclass_fields__[head].default_factory
+    if rest and is_dataclass(inner):
+        return f"no such key{registry.suggest(rest[0], list(inner.__dataclass_fields__))}"
     return "no such key"

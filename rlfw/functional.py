@@ -24,8 +24,13 @@ def row_sum(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def row_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] -> [B]: the mean over a row's steps; 0 for a row without any."""
-    return row_sum(x, mask) / mask.sum(1).clamp(min=1)
+    """[B, T] -> [B]: the mean over a row's steps; 0 for a row without any.
+
+    One of its steps is taken off first, so that a row of equal numbers has exactly their mean, whatever its length.
+    """
+    any_step = x.detach().gather(1, mask.to(torch.int8).argmax(1, keepdim=True))  # [B, 1]
+    any_step = masked(any_step, mask.any(1, keepdim=True))
+    return any_step[:, 0] + row_sum(x - any_step, mask) / mask.sum(1).clamp(min=1)
 
 
 def spread(x: Tensor, mask: Tensor) -> Tensor:
@@ -118,17 +123,22 @@ def group_std(x: Tensor, group: Tensor, ddof: int) -> Tensor:
     return (square / (size - ddof).clamp(min=1)).sqrt()[index]
 
 
+def center(x: Tensor) -> Tensor:
+    """A vector minus its mean; exactly 0 where all are equal, in any precision."""
+    if len(x) == 0:
+        return x
+    x = x - x.min()
+    return x - x.mean()
+
+
 def std(x: Tensor, ddof: int) -> Tensor:
-    """The standard deviation of a vector; 0 where ddof leaves no degree of freedom."""
-    if len(x) <= ddof:
-        return x.new_zeros(())
-    return x.std(correction=ddof)
+    """The standard deviation of a vector; 0 where all are equal or ddof leaves no degree of freedom."""
+    return ((center(x) ** 2).sum() / max(len(x) - ddof, 1)).sqrt()
 
 
 def safe_divide(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x / (scale + eps), and 0 where that denominator is 0: no spread, no signal."""
-    denominator = scale + eps
-    return torch.where(denominator > 0, x / torch.where(denominator > 0, denominator, 1.0), 0.0)
+    """x / (scale + eps), and 0 where the scale is 0: no spread, no signal, whatever eps."""
+    return torch.where(scale > 0, x / torch.where(scale > 0, scale + eps, 1.0), 0.0)
 
 
 # ------------------------------------------------------------------------------------------------ ratio and KL
@@ -158,6 +168,7 @@ def kl_estimate(d: Tensor, estimator: str) -> Tensor:
     if estimator == "k2":
         return 0.5 * d**2
     if estimator == "k3":
+        d = d.clamp(min=-MAX_LOG_RATIO)  # in both terms: held in one alone, k3 would pull away from q out there
         return exp_ratio(-d) - 1 + d
     if estimator == "abs":
         return d.abs()

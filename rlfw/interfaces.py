@@ -90,6 +90,7 @@ class TextSpec:
     alphabet: str  # every character that prompts and answers use
     max_prompt_chars: int
     max_steps: int  # new tokens
+    prompts: tuple[str, ...] = ()  # a fixed list, so that one too long for the model is refused before the run
 
 
 EnvSpec = ControlSpec | TextSpec

@@ -47,6 +47,8 @@ def rollout_metrics(rollout: Rollout) -> Numbers:
     ended = rollout.terminated | rollout.truncated
     if bool(ended.any()):
         found["response_length/clip_ratio"] = (rollout.truncated.sum() / ended.sum()).double()
+    found["group/n_used"] = torch.tensor(float(len(rollout.mask)))
+    found["group/n_generated"] = torch.tensor(float(len(rollout.mask) + rollout.num_dropped))
     for name, score in rollout.scores.items():
         score = score[score.isfinite()].double()
         if len(score):
@@ -57,11 +59,13 @@ def rollout_metrics(rollout: Rollout) -> Numbers:
 
 def group_metrics(batch: Batch) -> Numbers:
     """Groups of at least two rows, by the rewards that the learner sees: those without signal, and their spread."""
-    index, N = F.group_index(batch.group)
+    rows = batch.mask.any(1)
+    group = batch.group[rows]
+    index, N = F.group_index(group)
     size = torch.bincount(index, minlength=N)
     if not bool((size > 1).any()):
         return {}
-    spread = F.group_std(F.row_sum(batch.rewards, batch.mask).double(), batch.group, 0)
+    spread = F.group_std(F.row_sum(batch.rewards, batch.mask)[rows].double(), group, 0)
     first = torch.full((N,), len(index)).scatter_reduce(0, index, torch.arange(len(index)), "amin")
     spread = spread[first][size > 1]
     zero = (spread == 0).double().mean()
@@ -75,17 +79,17 @@ def _reference_metrics(batch: Batch) -> dict[str, Tensor]:
     d = F.masked(batch.old_logprobs - batch.ref_logprobs, batch.mask)
     found = {"objective/kl_per_token": _mean(F.kl_estimate(d, "k3"), batch.mask)}
     if batch.mask.shape[1] > 1:  # rows of single steps are no sequences
-        found["objective/kl"] = F.row_sum(d, batch.mask).mean()
+        found["objective/kl"] = _mean(F.row_sum(d, batch.mask), batch.mask.any(1))
     return found
 
 
 def batch_metrics(batch: Batch, raw_rewards: Tensor) -> Numbers:
     """A batch after credit: rewards, distances between the policies, values and advantages."""
-    mask = batch.mask
+    mask, rows = batch.mask, batch.mask.any(1)
     total = F.row_sum(batch.rewards, mask)
     found = {
-        "objective/rlhf_reward": total.mean(),
-        "objective/non_score_reward": (total - F.row_sum(raw_rewards, mask)).mean(),
+        "objective/rlhf_reward": _mean(total, rows),
+        "objective/non_score_reward": _mean(total - F.row_sum(raw_rewards, mask), rows),
     }
     if batch.entropy is not None:
         found["objective/entropy"] = _mean(batch.entropy, mask)
@@ -94,7 +98,7 @@ def batch_metrics(batch: Batch, raw_rewards: Tensor) -> Numbers:
         found["sampling/logp_difference_mean"] = _mean(gap, mask)
         found["sampling/logp_difference_max"] = gap.max()
     found.update(_reference_metrics(batch))
-    if batch.values is not None and batch.returns is not None:
+    if batch.values is not None and batch.returns is not None and bool(mask.any()):
         values, returns = batch.values[:, :-1][mask], batch.returns[mask]
         spread = F.std(returns, 0) ** 2
         found["value/mean"] = values.mean()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from rlfw.rollout import ABSENT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -23,7 +25,7 @@ class ParameterGroup:
     parameters: list[nn.Parameter]
     lr: float
     max_grad_norm: float
-    flat: nn.Parameter | None = None
+    flat: nn.Parameter = ABSENT  # set by the optimizer
 
 
 class FlatOptimizer:
@@ -37,7 +39,6 @@ class FlatOptimizer:
 
     def zero_grad(self) -> None:
         for group in self.groups:
-            assert group.flat is not None
             assert group.flat.grad is not None
             group.flat.grad.zero_()
 
@@ -45,7 +46,6 @@ class FlatOptimizer:
         """Scale each group's gradient down to its norm. Group name -> norm before clipping, maybe not finite."""
         norms = {}
         for group in self.groups:
-            assert group.flat is not None
             assert group.flat.grad is not None
             norm = norms[group.name] = group.flat.grad.norm().item()
             if norm > group.max_grad_norm:
@@ -73,13 +73,12 @@ class FlatOptimizer:
 
     def finite(self) -> bool:
         """Whether every parameter is a finite number."""
-        return all(bool(group.flat.isfinite().all()) for group in self.groups if group.flat is not None)
+        return all(bool(group.flat.isfinite().all()) for group in self.groups)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The optimizer's moments by group, as tensors."""
         found = {}
         for group in self.groups:
-            assert group.flat is not None
             for key, value in self.torch.state[group.flat].items():
                 found[f"{group.name}.{key}"] = torch.as_tensor(value).clone()
         return found

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 from rlfw.errors import UserError
 
@@ -86,7 +87,11 @@ def register(axis: str, name: str, **defaults: Any) -> Callable[[T], T]:
                 rows.append((key.name, key.annotation, field(default_factory=partial(deepcopy, default))))
         schema = make_dataclass(f"{axis}_{name}", rows)
         _PARTS[axis][name] = Entry(axis, name, part, schema)  # type: ignore[arg-type]
-        ConfigStore.instance().store(group=axis, name=name, node=schema, package=f"{axis}.{name}")
+        node = OmegaConf.structured(schema)
+        for key in keys.keys() & node.keys():
+            if isinstance(node._get_node(key), DictConfig):  # the names within a mapping are the user's own
+                OmegaConf.set_struct(node._get_node(key), False)
+        ConfigStore.instance().store(group=axis, name=name, node=node, package=f"{axis}.{name}")
         return part
 
     return add
@@ -127,7 +132,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
     """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``."""
-    keys = dict(node)
+    keys: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else dict(node)  # type: ignore[assignment]
     part = entry(axis, keys.pop("part")).part
     positional = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return part(*(wires[name] for name in positional), **keys)

@@ -19,7 +19,7 @@ from torch import Tensor
 from rlfw.errors import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Context(Protocol):
@@ -33,7 +33,7 @@ class Context(Protocol):
         """The context of single steps, each a row of its own: ``row``, ``step`` [n] -> n rows of one step."""
         ...
 
-    def split(self, sizes: list[int]) -> list[Context]:
+    def split(self, sizes: list[int]) -> Sequence[Context]:
         """Consecutive rows, ``sizes[k]`` of them in part k."""
         ...
 
@@ -62,6 +62,7 @@ class Rollout:
     episodes: Episodes
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], each reward function's own value
     samples: list[dict[str, Any]] | None = None  # text only: one record a row (prompt, completion, ...)
+    num_dropped: int = 0  # episodes that nothing scored; they are no rows
 
     def check(self, source: str) -> Rollout:
         """Raise a RunError that names ``source`` (the env) if a shape, a type or a number is wrong."""

@@ -17,6 +17,7 @@ from rlfw.checks import at_least, one_of
 from rlfw.composition import Composition
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
+from rlfw.gradient import GRADIENTS, Objective
 from rlfw.interfaces import Knobs
 from rlfw.optim import FlatOptimizer, ParameterGroup
 from rlfw.probe import dump
@@ -82,6 +83,7 @@ class Trainer:
             lr = cfg.lr if critic.lr is None else critic.lr
             groups.append(ParameterGroup("critic", list(self.policy.critic_parameters()), lr, critic.max_grad_norm))
         self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
+        self.gradient = GRADIENTS[cfg["update"]](Objective(self.policy, self.composition), self.optimizer)
         self.knobs = self._knobs()
         for controller in self.controllers:
             controller.start(self.knobs)
@@ -204,16 +206,7 @@ class Trainer:
         minibatch, coefficients = self.composition.prepare(minibatch)
         losses = []
         for rows, share in zip(self._micro_batches(minibatch), self._split(coefficients), strict=True):
-            scored = self.policy.score(
-                rows.context,
-                rows.actions,
-                rows.mask,
-                entropy="entropy" in self.composition.needs or rows.entropy is None,
-                values=self.composition.critic is not None,
-            )
-            loss = self.composition.loss(scored, rows, share)
-            loss.total.backward()
-            losses.append(loss)
+            losses.append(self.gradient.add(rows, share))
         return losses
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
@@ -317,7 +310,7 @@ def check(cfg: DictConfig) -> None:
         at_least(key, _get(cfg, key), 0)
     if not 0 <= cfg.gamma <= 1:
         raise UserError(f"gamma={cfg.gamma}: it must lie in [0, 1]")
-    one_of("update", cfg["update"], ("eager", "compile"))
+    one_of("update", cfg["update"], tuple(GRADIENTS))
 
 
 def _get(cfg: DictConfig, key: str) -> float:
