@@ -63,7 +63,7 @@ class Config:
     iterations: int | None = None  # the budget in rollouts with their updates, instead of total_steps
     gamma: float = 0.99  # discount factor a step
     lr: float = 3e-4  # learning rate of the policy
-    max_grad_norm: float = 0.5  # the policy's gradient is scaled down to this norm; .inf: never
+    max_grad_norm: float = 0.5  # the policy's gradient is scaled down to this norm; inf: never
     epochs: int = 1  # passes over each rollout
     num_minibatches: int = 1  # optimizer steps an epoch
     micro_batch_rows: int | None = None  # rows a forward pass: memory only, no effect on the numbers

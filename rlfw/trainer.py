@@ -225,7 +225,7 @@ class Trainer:
         if not watchers:
             return False
         steps = sum(loss.batch.mask.sum() for loss in losses)
-        total = sum(metrics.approx_kl(loss.new.logprobs, loss.batch) * loss.batch.mask.sum() for loss in losses)
+        total = sum(metrics.approx_kl(loss.new.logprobs.detach(), loss.batch) * loss.batch.mask.sum() for loss in losses)
         kl = float(total / steps)
         return any(controller.stops(kl) for controller in watchers)
 
