@@ -4,4 +4,8 @@ from pathlib import Path
 
 from rlfw.registry import store_presets
 
+from . import gym, tasks
+
+__all__ = ["gym", "tasks"]
+
 store_presets("env", Path(__file__).parent)

@@ -1,0 +1,306 @@
+"""Text tasks: prompts in, completions out, rewards from the user's own functions.
+
+B rows (completions)   P prompts   T new tokens
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlfw.errors import RunError, UserError
+from rlfw.interfaces import Env, EpisodeGroups, TextSpec
+from rlfw.registry import suggest
+from rlfw.rollout import Episodes, Rollout
+
+if TYPE_CHECKING:
+    from rlfw.interfaces import Request, TextActor
+    from rlfw.seeding import Streams
+
+RewardFunction = Callable[..., Any]
+RESERVED = ("prompts", "completions", "answers")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with what its reward functions may look at."""
+
+    prompt: str
+    answer: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TextTask:
+    """Prompts and one reward function or several. A subclass that overrides ``draw`` makes its prompts as it goes.
+
+    A reward function takes lists and returns a list of numbers, one a completion. It is called by keyword with those
+    of ``prompts``, ``completions``, ``answers`` and the columns that its signature names. None or NaN: this function
+    has no opinion on this completion. The reward is the weighted sum of the numbers that were given.
+    """
+
+    prompts: Sequence[str] = ()
+    rewards: RewardFunction | Sequence[RewardFunction] | Mapping[str, RewardFunction] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)  # by the function's name; 1 where it is not named
+    answers: Sequence[str] | None = None  # the right completion of each prompt, where there is one
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # further data of each prompt
+    max_new_tokens: int = 16
+    alphabet: str = ""  # characters that completions may need beside those of prompts and answers
+    max_prompt_chars: int = 0  # of a prompt that is drawn
+
+    def __len__(self) -> int:
+        """The number of fixed prompts; 0: they are drawn."""
+        return len(self.prompts)
+
+    def __getitem__(self, i: int) -> Example:
+        columns = {name: column[i] for name, column in self.columns.items()}
+        return Example(self.prompts[i], None if self.answers is None else self.answers[i], columns)
+
+    def draw(self, rng: np.random.Generator) -> Example:
+        """A fresh example; here one of the fixed prompts, each as likely as any other."""
+        return self[int(rng.integers(len(self)))]
+
+    def spec(self) -> TextSpec:
+        characters = set(self.alphabet).union(*self.prompts, *(self.answers or ()))
+        return TextSpec(
+            alphabet="".join(sorted(characters)),
+            max_prompt_chars=max([self.max_prompt_chars, *map(len, self.prompts)]),
+            max_steps=self.max_new_tokens,
+            prompts=tuple(self.prompts),
+        )
+
+    def check(self, source: str) -> None:
+        """UserError, naming ``source``, for a task that cannot work."""
+        if not self.prompts and type(self).draw is TextTask.draw:
+            raise UserError(f"{source} has no prompts")
+        if strange := [p for p in self.prompts if not isinstance(p, str)]:
+            raise UserError(f"{source}: a prompt is {strange[0]!r}; prompts are strings")
+        beside = {"answers": self.answers} | dict(self.columns)
+        for name, column in beside.items():
+            if column is not None and len(column) != len(self):
+                raise UserError(f"{source}: {len(column)} {name} for {len(self)} prompts")
+        if taken := [name for name in self.columns if name in RESERVED]:
+            raise UserError(f"{source}: a column cannot be called {taken[0]}")
+        if self.max_new_tokens < 1:
+            raise UserError(f"{source}: max_new_tokens={self.max_new_tokens}: it must be at least 1")
+
+
+class TextEnv(Env):
+    """Completions of a task's prompts as rollouts: one row a completion, its reward on the last step.
+
+    Prompt number i of a run is a function of the run's seed and i alone, so the state is one number. Fixed prompts
+    are shuffled anew each epoch, and each is seen exactly once an epoch. Every prompt that is asked is a group of its
+    own, whatever its text.
+    """
+
+    unit = "completions"
+    whole_episodes_only = True
+
+    def __init__(self, streams: Streams, task: TextTask, *, name: str = "text") -> None:
+        task.check(f"env={name}")
+        self.task, self.name, self.spec = task, name, task.spec()
+        self.functions = _named(task.rewards, f"env={name}")
+        self.weights = {**dict.fromkeys(self.functions, 1.0), **_known(task.weights, self.functions, f"env={name}")}
+        self.arguments = {
+            key: _arguments(function, key, task, f"env={name}") for key, function in self.functions.items()
+        }
+        self._streams = streams
+        self._num_asked = 0  # prompts so far
+
+    # -------------------------------------------------------------------------------------------- rollouts
+
+    def collect(self, request: Request, actor: TextActor) -> Rollout:
+        if not isinstance(request, EpisodeGroups):
+            raise UserError(f"env={self.name} gives whole completions: set sampler=episodes")
+        num_prompts, size = request.num_episodes // request.group_size, request.group_size
+        first, self._num_asked = self._num_asked, self._num_asked + num_prompts
+        examples = self._examples(self._streams, first, num_prompts)
+        asked = [example for example in examples for _ in range(size)]  # [B]
+        done = actor.complete([e.prompt for e in examples], group_size=size, max_new_tokens=self.task.max_new_tokens)
+        scores, reward = self._score(asked, done.texts)
+        kept = reward.isfinite().nonzero()[:, 0]
+        if not len(kept):
+            raise RunError(f"env={self.name}: no reward function gave a number for any of {len(asked)} completions")
+        mask, ended, lengths = done.mask[kept], done.ended[kept], done.mask[kept].sum(1)
+        rewards = torch.zeros(mask.shape).scatter(1, lengths[:, None] - 1, reward[kept, None].float())
+        return Rollout(
+            context=done.context.rows(kept),
+            actions=done.ids[kept],
+            logprobs=done.logprobs[kept],
+            rewards=rewards,
+            mask=mask,
+            terminated=ended,
+            truncated=~ended,
+            group=first + kept // size,
+            episode=first * size + kept,
+            episodes=Episodes(returns=reward[kept].float(), lengths=lengths),
+            scores={name: values[kept].float() for name, values in scores.items()},
+            samples=[
+                {
+                    "prompt": asked[b].prompt,
+                    "completion": done.texts[b],
+                    "finish": "stop" if done.ended[b] else "length",
+                    "scores": {name: _or_none(float(values[b])) for name, values in scores.items()},
+                    "reward": float(reward[b]),
+                }
+                for b in kept.tolist()
+            ],
+            num_dropped=len(asked) - len(kept),
+        )
+
+    def count(self, rollout: Rollout) -> int:
+        return len(rollout.mask) + rollout.num_dropped
+
+    def evaluate(
+        self, actor: TextActor, num_episodes: int, streams: Streams, *, greedy: bool = True
+    ) -> dict[str, list[float]]:
+        """``score`` (the reward), each reward function by name, ``length`` in tokens; unscored completions left out."""
+        examples = self._examples(streams, 0, num_episodes)
+        prompts = [example.prompt for example in examples]
+        done = actor.complete(prompts, group_size=1, max_new_tokens=self.task.max_new_tokens, greedy=greedy)
+        scores, reward = self._score(examples, done.texts)
+        columns = {"score": reward, **scores, "length": done.mask.sum(1).double()}
+        return {name: [x for x in column.tolist() if not math.isnan(x)] for name, column in columns.items()}
+
+    def warmup_pairs(self, num_pairs: int, rng: np.random.Generator) -> list[tuple[str, str]] | None:
+        examples = [self.task.draw(rng) for _ in range(num_pairs)]
+        pairs = [(example.prompt, example.answer) for example in examples if example.answer is not None]
+        return pairs if len(pairs) == num_pairs else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_asked": self._num_asked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._num_asked = state["num_asked"]
+
+    def _examples(self, streams: Streams, first: int, num: int) -> list[Example]:
+        """Prompts number first, first + 1, ... of ``streams``."""
+        numbers_ = range(first, first + num)
+        if not len(self.task):
+            return [self.task.draw(np.random.default_rng(streams.sequence("prompts", i))) for i in numbers_]
+        orders: dict[int, np.ndarray] = {}
+        examples = []
+        for epoch, place in (divmod(i, len(self.task)) for i in numbers_):
+            if epoch not in orders:
+                orders[epoch] = np.random.default_rng(streams.sequence("prompts", epoch)).permutation(len(self.task))
+            examples.append(self.task[int(orders[epoch][place])])
+        return examples
+
+    # -------------------------------------------------------------------------------------------- rewards
+
+    def _score(self, examples: list[Example], completions: list[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Each function's values [B], NaN where it gave none, and their weighted sum [B], NaN where none gave any."""
+        scores = {name: self._call(name, examples, completions) for name in self.functions}
+        values = torch.stack(list(scores.values()))  # [F, B]
+        weights = torch.tensor(list(self.weights.values()), dtype=values.dtype)[:, None]
+        total = (weights * values).nansum(0)
+        return scores, total.where(values.isfinite().any(0), torch.nan)
+
+    def _call(self, name: str, examples: list[Example], completions: list[str]) -> Tensor:
+        """The values [B] of one reward function, checked one by one."""
+
+        def call(b: slice) -> Any:
+            given = {
+                "prompts": [example.prompt for example in examples[b]],
+                "completions": completions[b],
+                "answers": [example.answer for example in examples[b]],
+                **{column: [example.columns[column] for example in examples[b]] for column in examples[0].columns},
+            }
+            wanted = self.arguments[name]
+            return self.functions[name](**{k: v for k, v in given.items() if wanted is None or k in wanted})
+
+        source = f"env={self.name}: the reward function {name}"
+        try:
+            values = call(slice(None))
+        except Exception as error:
+            for b, example in enumerate(examples):
+                try:
+                    call(slice(b, b + 1))
+                except Exception as alone:
+                    raise RunError(f"{source} raised {alone!r} for {_sample(example, completions[b])}") from alone
+            raise RunError(f"{source} raised {error!r} for {len(examples)} completions together") from error
+        if isinstance(values, Tensor | np.ndarray):
+            values = values.tolist()
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            what = "None" if values is None else f"{type(values).__name__} {values!r:.80}"
+            raise RunError(f"{source} returned {what}; it must return a list of {len(examples)} numbers")
+        if len(values) != len(examples):
+            raise RunError(f"{source} returned {len(values)} values for {len(examples)} completions")
+        return torch.tensor(
+            [_number(v, source, e, c) for v, e, c in zip(values, examples, completions, strict=True)],
+            dtype=torch.float64,
+        )
+
+
+def _number(value: Any, source: str, example: Example, completion: str) -> float:
+    """NaN for no opinion; RunError for what is no number."""
+    if value is None:
+        return math.nan
+    if not isinstance(value, numbers.Real | np.bool_) and not (isinstance(value, Tensor) and value.numel() == 1):
+        raise RunError(f"{source} gave {value!r:.80} for {_sample(example, completion)}; it must be a number or None")
+    number = float(value)
+    if math.isinf(number):
+        raise RunError(f"{source} gave {number} for {_sample(example, completion)}; a reward must be finite")
+    return number
+
+
+def _sample(example: Example, completion: str) -> str:
+    return f"the completion {completion!r} of the prompt {example.prompt!r:.200}"
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _named(rewards: Any, source: str) -> dict[str, RewardFunction]:
+    """Reward functions by name, one alone under its own."""
+    if isinstance(rewards, Mapping):
+        found = dict(rewards)
+    else:
+        several = list(rewards) if isinstance(rewards, Sequence) else [rewards]
+        found = {_name(function): function for function in several}
+        if len(found) < len(several):
+            raise UserError(f"{source}: two reward functions share a name; give them as {{name: function}}")
+    if not found:
+        raise UserError(f"{source} has no reward function")
+    for name, function in found.items():
+        if not callable(function):
+            raise UserError(f"{source}: the reward function {name} is {function!r}, which cannot be called")
+        if name in ("score", "length"):
+            raise UserError(f"{source}: a reward function cannot be called {name}, which is a metric of its own")
+    return found
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)  # an object with __call__ has no name
+    return "reward" if name == "<lambda>" else str(name)
+
+
+def _known(weights: Mapping[str, float], functions: Mapping[str, Any], source: str) -> dict[str, float]:
+    for name in weights:
+        if name not in functions:
+            raise UserError(f"{source}: a weight for the reward function {name}{suggest(name, functions)}")
+    return {name: float(weight) for name, weight in weights.items()}
+
+
+def _arguments(function: RewardFunction, name: str, task: TextTask, source: str) -> set[str] | None:
+    """The keywords that a reward function takes; None: any. UserError where it asks for what there is not."""
+    parameters = inspect.signature(function).parameters.values()
+    if task.prompts:
+        offered = [*RESERVED, *task.columns]
+        for p in parameters:
+            required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            if required and p.name not in offered:
+                there = ", ".join(offered)
+                raise UserError(f"{source}: the reward function {name} asks for {p.name}; there are {there}")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}

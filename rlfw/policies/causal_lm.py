@@ -1,0 +1,281 @@
+"""Any transformers causal language model as a policy over tokens, with its critic.
+
+    B rows   T completion tokens   P distinct prompts   L tokens of the longest prompt
+    S tokens of the longest prompt with its completion   N scored tokens   V tokens of the vocabulary
+
+transformers takes seconds to import, so nothing here imports it before a model is built.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlfw.checks import one_of
+from rlfw.context import Prompts
+from rlfw.errors import UserError
+from rlfw.interfaces import EnvSpec, Scored, TextPolicy, TextSpec
+from rlfw.policies import shaping
+from rlfw.policies.language_models import end_of_sequence, initialised, keeps_all_tokens, loaded, refuse_sizes
+from rlfw.policies.layout import Layout, PaddedRows, SharedPrompts
+from rlfw.policies.shaping import Shaping, selected_logprobs
+from rlfw.policies.tokenizer import character_tokenizer
+from rlfw.registry import register
+from rlfw.rollout import ABSENT
+from rlfw.seeding import Streams  # noqa: TC001  the registry reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rlfw.interfaces import TextActor
+    from rlfw.rollout import Context
+
+CRITIC_FILE = "critic.safetensors"
+
+
+@register("policy", "causal_lm")
+class CausalLM(TextPolicy):
+    """A transformers causal LM: a folder, or one that is configured here and starts from random weights.
+
+    ``path``: a folder with a model and its tokenizer, as save_pretrained writes it; nothing is downloaded. Without it
+    a model of ``architecture`` (llama, gpt2, qwen3, ...; ``hidden_size``, ``num_layers``, ``num_heads``; ``config``:
+    further keys of its transformers config) is built over the task's own characters. ``temperature``, ``top_k`` and
+    ``top_p`` shape sampling and scoring alike. Dropout is off at all times. float32 throughout.
+    """
+
+    memoryless = False
+
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        streams: Streams,
+        *,
+        path: str | None = None,
+        architecture: str = "llama",
+        hidden_size: int = 96,
+        num_layers: int = 3,
+        num_heads: int = 4,
+        config: dict[str, Any] = {},  # noqa: B006
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(env_spec, TextSpec):
+            raise UserError("policy=causal_lm writes text; this env takes actions: choose policy=mlp or a text env")
+        self.shaping = Shaping(temperature, top_k, top_p).check("policy.causal_lm")
+        if path is None:
+            sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
+            self.tokenizer = character_tokenizer(env_spec.alphabet)
+            self.model = initialised(architecture, sizes, dict(config), len(self.tokenizer), env_spec, streams)
+        else:
+            refuse_sizes(architecture=architecture, hidden_size=hidden_size, num_layers=num_layers,
+                          num_heads=num_heads, config=dict(config))  # fmt: skip
+            self.model, self.tokenizer = loaded(path)
+        self.strict_alphabet = path is None
+        self.eos = end_of_sequence(self.model, self.tokenizer)
+        self.critic: Critic | None = None
+        self.encode_prompts(list(env_spec.prompts), room=env_spec.max_steps)
+        self.eval()
+        self.cacheable = keeps_all_tokens(self.model) and self._shares_prompts()
+
+    def train(self, mode: bool = True) -> Self:
+        """Without effect: log-probs are those of the policy that sampled only while dropout is off."""
+        return super().train(False)
+
+    # -------------------------------------------------------------------------------------------- text <-> tokens
+
+    @property
+    def context_size(self) -> int | None:
+        """The most tokens that the model takes, prompt and completion together; None: no limit of its own."""
+        size = getattr(self.model.config, "max_position_embeddings", None)  # not every architecture has one
+        return size if isinstance(size, int) and size > 0 else None
+
+    def encode_prompts(self, prompts: list[str], room: int) -> tuple[Tensor, Tensor]:
+        """ids [P, L], right-padded, and lengths [P]; UserError for a prompt without ``room`` tokens behind it."""
+        if not prompts:
+            return torch.zeros(0, 0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+        tokens: list[list[int]] = self.tokenizer(prompts)["input_ids"]
+        for prompt, ids in zip(prompts, tokens, strict=True):
+            self._check_prompt(prompt, ids, room)
+        return _padded(tokens)
+
+    def _check_prompt(self, prompt: str, ids: list[int], room: int) -> None:
+        if not ids:
+            raise UserError(f"the prompt {prompt!r} has no tokens: the model needs at least one to go on from")
+        if self.strict_alphabet and self.tokenizer.unk_token_id in ids:
+            strange = next(c for c, token in zip(prompt, ids, strict=True) if token == self.tokenizer.unk_token_id)
+            raise UserError(f"the prompt {prompt!r} has the character {strange!r}, which the task's alphabet lacks")
+        if self.context_size is not None and len(ids) + room > self.context_size:
+            raise UserError(
+                f"the prompt {_short(prompt)} has {len(ids)} tokens; with {room} new tokens that is more than the "
+                f"model's context of {self.context_size}: shorten it or lower max_new_tokens"
+            )
+
+    def encode(self, pairs: list[tuple[str, str]]) -> tuple[Prompts, Tensor, Tensor]:
+        answers = [
+            [*self.tokenizer(answer, add_special_tokens=False)["input_ids"], int(self.eos[0])] for _, answer in pairs
+        ]
+        actions, lengths = _padded(answers)
+        ids, length = self.encode_prompts([prompt for prompt, _ in pairs], room=actions.shape[1])
+        mask = torch.arange(actions.shape[1]) < lengths[:, None]
+        return Prompts(ids, length, torch.arange(len(pairs))), actions, mask
+
+    def decode(self, actions: Tensor, lengths: Tensor) -> list[str]:
+        """The text of the first ``lengths`` [B] tokens of each row of ``actions`` [B, T], without special tokens."""
+        rows = [ids[:length] for ids, length in zip(actions.tolist(), lengths.tolist(), strict=True)]
+        return list(self.tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    # -------------------------------------------------------------------------------------------- acting, scoring
+
+    def actor(self, streams: Streams) -> TextActor:
+        from rlfw.policies.generation import CausalLMActor
+
+        return CausalLMActor(self, streams.torch("policy sampling"))
+
+    def score(
+        self, context: Context, actions: Tensor, mask: Tensor, *, entropy: bool = False, values: bool = False
+    ) -> Scored:
+        layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)))
+        trunk = values and self.critic is not None and self.critic.body is None
+        logits, *hidden = layout.run(partial(_logits, self.model, hidden=trunk))
+        if values and not trunk:
+            hidden = list(layout.run(partial(_hidden, self.critic_body)))
+        tokens = actions[layout.row, layout.step]  # [N]
+        logits = self.shaping(logits, tokens)  # [N, V]
+
+        def rectangle(cells: Tensor) -> Tensor:
+            return cells.new_zeros(mask.shape).index_put((layout.row, layout.step), cells)
+
+        return Scored(
+            logprobs=rectangle(selected_logprobs(logits, tokens)),
+            entropy=rectangle(shaping.entropy(logits)) if entropy else ABSENT,
+            values=rectangle(self.critic_head(hidden[0])) if values else ABSENT,
+        )
+
+    def values(self, context: Context, actions: Tensor, mask: Tensor) -> Tensor:
+        B, T = mask.shape
+        step = torch.arange(T + 1)
+        length = (mask * step[1:]).amax(1, keepdim=True)  # [B, 1]
+        layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)) | (step == length))
+        (hidden,) = layout.run(partial(_hidden, self.critic_body))
+        column = layout.step.where(layout.step < length[layout.row, 0], T)  # after the last token: column T
+        return hidden.new_zeros(B, T + 1).index_put((layout.row, column), self.critic_head(hidden))
+
+    @torch.no_grad()
+    def _shares_prompts(self) -> bool:
+        """Whether handing a prompt on as a cache gives the scores of whole rows: it does not in every architecture.
+
+        The two layouts may differ by a hundredth of what another prompt would change.
+        """
+        size, (P, L, T) = self.context_size, (2, 4, 3)
+        if size is not None and size < L + T:
+            return False
+        tokens = torch.arange(P * L + 2 * P * T) % self.model.get_input_embeddings().weight.shape[0]
+        ids, actions = tokens[: P * L].view(P, L), tokens[P * L :].view(2 * P, T)
+        row, cells = torch.arange(P).repeat(2), torch.ones(2 * P, T + 1, dtype=torch.bool)
+        forward = partial(_logits, self.model, hidden=False)
+
+        def says(layout: Layout) -> Tensor:
+            (logits,) = layout.run(forward)
+            found = torch.zeros(2 * P, T + 1, logits.shape[1])
+            return found.index_put((layout.row, layout.step), logits.log_softmax(-1))
+
+        length = torch.tensor([L, L - 2])
+        whole = says(PaddedRows(ids, length, row, actions, cells))
+        shared = says(SharedPrompts(ids, length, row, actions, cells))
+        other = says(PaddedRows(ids.flip(0), length, row, actions, cells))
+        return bool((shared - whole).abs().max() < 0.01 * (other - whole).abs().max())
+
+    def _layout(self, context: Context, actions: Tensor, cells: Tensor) -> Layout:
+        assert isinstance(context, Prompts)
+        return Layout.of(context, actions, cells, cacheable=self.cacheable)
+
+    # -------------------------------------------------------------------------------------------- critic, copies
+
+    def add_critic(self, network: str) -> None:
+        one_of("baseline.critic.network", network, ("own", "head"))
+        body = copy.deepcopy(self.model.base_model) if network == "own" else None
+        self.critic = Critic(body, self.model.get_output_embeddings().weight.shape[1]).eval()
+
+    @property
+    def critic_body(self) -> nn.Module:
+        """What turns tokens into the critic's hidden states."""
+        assert self.critic is not None
+        body: nn.Module = self.model.base_model if self.critic.body is None else self.critic.body
+        return body
+
+    def critic_head(self, hidden: Tensor) -> Tensor:
+        """[N, width] -> values [N]."""
+        assert self.critic is not None
+        value: Tensor = self.critic.head(hidden)
+        return value[:, 0]
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        assert self.critic is not None
+        return self.critic.parameters()
+
+    def reference(self) -> CausalLM:
+        critic, self.critic = self.critic, None
+        twin = copy.deepcopy(self).requires_grad_(False)
+        self.critic = critic
+        return twin
+
+    def save(self, folder: Path) -> None:
+        """A folder that transformers loads; the critic lies beside in critic.safetensors."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder, state_dict=_own_storage(self.model))
+        self.tokenizer.save_pretrained(folder)
+        if self.critic is not None:
+            save_file(_own_storage(self.critic), folder / CRITIC_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Into the parameters that there are: views of them stay valid."""
+        self.model.load_state_dict(loaded(str(folder))[0].state_dict())
+        if self.critic is not None:
+            self.critic.load_state_dict(load_file(folder / CRITIC_FILE))
+
+
+class Critic(nn.Module):
+    """A scalar head, zero at the start, on a body of its own (a copy of the policy's) or on the policy's body."""
+
+    def __init__(self, body: nn.Module | None, width: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.utils.skip_init(nn.Linear, width, 1)  # draws nothing from the global random state
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+
+def _logits(model: Any, keep: Tensor, *, hidden: bool, **inputs: Any) -> tuple[Tensor, ...]:
+    """Logits [n, V] where ``keep`` [b, s] is True, and the last hidden states [n, width] there where asked for."""
+    output = model(logits_to_keep=keep, output_hidden_states=hidden, **inputs)
+    return (output.logits, output.hidden_states[-1][keep]) if hidden else (output.logits,)
+
+
+def _hidden(body: nn.Module, keep: Tensor, **inputs: Any) -> tuple[Tensor]:
+    """The last hidden states [n, width] where ``keep`` [b, s] is True."""
+    return (body(**inputs).last_hidden_state[keep],)
+
+
+def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Right-padded ids [P, L] and lengths [P]."""
+    lengths = torch.tensor([len(row) for row in rows])
+    L = int(lengths.max())
+    return torch.tensor([row + [0] * (L - len(row)) for row in rows]), lengths
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:60]!r}... ({len(text)} characters)"
+
+
+def _own_storage(module: nn.Module) -> dict[str, Tensor]:
+    """A state dict in which no two tensors share memory but those that are one (tied weights)."""
+    clones: dict[int, Tensor] = {}
+    return {name: clones.setdefault(tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()}

@@ -1,0 +1,138 @@
+"""Language models of transformers: initialised here, or loaded from a folder.
+
+transformers takes seconds to import, so it is imported where a model is made.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlfw.checks import at_least
+from rlfw.errors import UserError
+from rlfw.registry import suggest
+
+if TYPE_CHECKING:
+    from rlfw.interfaces import TextSpec
+    from rlfw.seeding import Streams
+
+KEY = "policy.causal_lm"
+
+
+def initialised(
+    architecture: str, sizes: dict[str, int], further: dict[str, Any], vocab_size: int, spec: TextSpec, streams: Streams
+) -> Any:
+    """A model with random weights, drawn from the run's own stream."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
+
+    quiet()
+    for name, size in sizes.items():
+        at_least(f"{KEY}.{name}", size, 1)
+    hidden, heads = sizes["hidden_size"], sizes["num_heads"]
+    if hidden % heads:
+        raise UserError(f"{KEY}.hidden_size={hidden} is not a multiple of {KEY}.num_heads={heads}")
+    if architecture not in ARCHITECTURES:
+        near = suggest(architecture, ARCHITECTURES)
+        raise UserError(f"{KEY}.architecture={architecture}: transformers has no such causal LM{near}")
+    default = AutoConfig.for_model(architecture)
+    for key in further:
+        if not hasattr(default, key):
+            raise UserError(f"{KEY}.config.{key}: {type(default).__name__} has no such key")
+    keys = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": sizes["num_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": hidden // heads,
+        "max_position_embeddings": spec.max_prompt_chars + spec.max_steps,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": None,
+    }
+    derived = {key for key in keys if isinstance(getattr(type(default), key, None), property)}
+    keys = {key: value for key, value in keys.items() if hasattr(default, key) and key not in derived}
+    try:
+        config = AutoConfig.for_model(architecture, **(keys | further))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.integer("policy weights"))
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        with torch.no_grad():
+            model(input_ids=torch.ones(1, 2, dtype=torch.long), use_cache=False)  # some sizes fail here at the latest
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise UserError(f"{KEY}: transformers cannot build this {architecture}: {error}") from error
+    return supported(model, f"{KEY}.architecture={architecture}")
+
+
+def refuse_sizes(**given: Any) -> None:
+    defaults = {"architecture": "llama", "hidden_size": 96, "num_layers": 3, "num_heads": 4, "config": {}}
+    for key, value in given.items():
+        if value != defaults[key]:
+            raise UserError(f"{KEY}.{key}={value} has no effect: {KEY}.path names a model that is already built")
+
+
+def loaded(path: str) -> tuple[Any, Any]:
+    """Model and tokenizer of a local folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    quiet()
+    if not Path(path).is_dir():
+        raise UserError(f"{KEY}.path={path}: there is no such folder; models are read from disk, never downloaded")
+    try:
+        read: Any = AutoModelForCausalLM.from_pretrained
+        model, found = read(path, local_files_only=True, dtype=torch.float32, output_loading_info=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"{KEY}.path={path}: transformers cannot load it: {str(error).splitlines()[0]}") from error
+    if found["missing_keys"]:
+        raise UserError(f"{KEY}.path={path}: weights are missing, e.g. {sorted(found['missing_keys'])[0]}")
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise UserError(f"{KEY}.path={path}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
+    return supported(model, f"{KEY}.path={path}"), tokenizer
+
+
+def supported(model: Any, source: str) -> Any:
+    """The model, or a UserError: left padding in generation is exact for attention, not for a running state."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    if not all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=model.config).layers):
+        raise UserError(f"{source}: {type(model).__name__} keeps a running state; choose a model of attention layers")
+    return model
+
+
+def end_of_sequence(model: Any, tokenizer: Any) -> Tensor:
+    """The ids that end a completion: the tokenizer's first, then those of the generation config (one or a list)."""
+    configured = model.generation_config.eos_token_id
+    ids = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    found = list(dict.fromkeys(i for i in ids if i is not None and i < vocabulary))
+    if not found:
+        raise UserError(f"{KEY}: neither the model nor its tokenizer names an end-of-sequence token")
+    return torch.tensor(found)
+
+
+def keeps_all_tokens(model: Any) -> bool:
+    """Whether every layer's cache holds the keys and values of all tokens: no sliding window, no running state."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    layers = DynamicCache(config=model.config).layers
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
+
+def quiet() -> None:
+    """transformers' warnings are about uses that do not occur here, e.g. padding that causality hides."""
+    from transformers.utils import logging
+
+    if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
