@@ -109,9 +109,8 @@ class TextEnv(Env):
         self.task, self.name, self.spec = task, name, task.spec()
         self.functions = _named(task.rewards, f"env={name}")
         self.weights = {**dict.fromkeys(self.functions, 1.0), **_known(task.weights, self.functions, f"env={name}")}
-        self.arguments = {
-            key: _arguments(function, key, task, f"env={name}") for key, function in self.functions.items()
-        }
+        example = task[0] if len(task) else task.draw(np.random.default_rng(0))
+        self.arguments = {key: _arguments(f, key, example, f"env={name}") for key, f in self.functions.items()}
         self._streams = streams
         self._num_asked = 0  # prompts so far
 
@@ -208,13 +207,7 @@ class TextEnv(Env):
         """The values [B] of one reward function, checked one by one."""
 
         def call(b: slice) -> Any:
-            given = {
-                "prompts": [example.prompt for example in examples[b]],
-                "completions": completions[b],
-                "answers": [example.answer for example in examples[b]],
-                **{column: [example.columns[column] for example in examples[b]] for column in examples[0].columns},
-            }
-            wanted = self.arguments[name]
+            given, wanted = _given(examples[b], completions[b]), self.arguments[name]
             return self.functions[name](**{k: v for k, v in given.items() if wanted is None or k in wanted})
 
         source = f"env={self.name}: the reward function {name}"
@@ -238,6 +231,14 @@ class TextEnv(Env):
             [_number(v, source, e, c) for v, e, c in zip(values, examples, completions, strict=True)],
             dtype=torch.float64,
         )
+
+
+def _given(examples: list[Example], completions: list[str]) -> dict[str, list[Any]]:
+    """What reward functions may ask for, one entry a completion; answers only where the task has them."""
+    given: dict[str, list[Any]] = {"prompts": [e.prompt for e in examples], "completions": completions}
+    if any(e.answer is not None for e in examples):
+        given["answers"] = [e.answer for e in examples]
+    return given | {name: [e.columns[name] for e in examples] for name in examples[0].columns}
 
 
 def _number(value: Any, source: str, example: Example, completion: str) -> float:
@@ -291,16 +292,15 @@ def _known(weights: Mapping[str, float], functions: Mapping[str, Any], source: s
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _arguments(function: RewardFunction, name: str, task: TextTask, source: str) -> set[str] | None:
+def _arguments(function: RewardFunction, name: str, example: Example, source: str) -> set[str] | None:
     """The keywords that a reward function takes; None: any. UserError where it asks for what there is not."""
     parameters = inspect.signature(function).parameters.values()
-    if task.prompts:
-        offered = [*RESERVED, *task.columns]
-        for p in parameters:
-            required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-            if required and p.name not in offered:
-                there = ", ".join(offered)
-                raise UserError(f"{source}: the reward function {name} asks for {p.name}; there are {there}")
+    offered = list(_given([example], [""]))
+    for p in parameters:
+        required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        if required and p.name not in offered:
+            there = ", ".join(offered)
+            raise UserError(f"{source}: the reward function {name} asks for {p.name}; there are {there}")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return {p.name for p in parameters}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from omegaconf import OmegaConf
 
 from rlfw import config, registry
 from rlfw.errors import RunError, UserError
@@ -79,14 +80,18 @@ def _interruptible(trainer: Trainer) -> Iterator[None]:
 
 
 def evaluate_run(
-    path: Path, episodes: int, *, greedy: bool = True, seed: int | None = None, plugins: Sequence[str] = ()
+    path: Path, episodes: int, *, greedy: bool = True, seed: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Interval]:
-    """Play ``episodes`` fresh episodes with the newest checkpoint of a run (or the checkpoint ``path`` itself)."""
+    """Play ``episodes`` fresh episodes with the newest checkpoint of a run (or the checkpoint ``path`` itself).
+
+    ``overrides``: keys of the env (env.gym.max_episode_steps=500), and plugins=[FILE] where the run used any.
+    """
     from rlfw.checkpoint import load_state
 
     path = Path(path)
     root = path.parent.parent if path.parent.name == "checkpoints" else path
     cfg = load_config(root)
+    plugins = _evaluation_overrides(cfg, overrides)
     missing = [name for name in cfg.plugins if Path(name).name not in {Path(p).name for p in plugins}]
     if missing:
         kept = [str(root / "plugins" / Path(name).name) for name in missing]
@@ -109,6 +114,25 @@ def evaluate_run(
         return evaluate(env, policy, episodes, streams, greedy=greedy)
     finally:
         env.close()
+
+
+def _evaluation_overrides(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Set the env's keys in ``cfg``; the plugins."""
+    plugins: list[str] = []
+    for key, value in config.typed_overrides(overrides):
+        if key == "plugins":
+            plugins = list(value)
+        elif not key.startswith("env.") or OmegaConf.select(cfg, key, throw_on_missing=False, default=...) is ...:
+            raise UserError(
+                f"{key}: an evaluation takes keys of the run's env ({', '.join(_env_keys(cfg))}) and plugins"
+            )
+        else:
+            OmegaConf.update(cfg, key, value)
+    return plugins
+
+
+def _env_keys(cfg: DictConfig) -> list[str]:
+    return [f"env.{name}.{key}" for name, node in cfg.env.items() for key in node if key != "part"]
 
 
 __all__ = ["RunError", "UserError", "evaluate_run", "run", "train"]

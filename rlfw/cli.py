@@ -86,7 +86,7 @@ def _eval(words: list[str]) -> int:
         prog="rlfw eval", description="Play fresh episodes with a run's newest checkpoint."
     )
     parser.add_argument("dir", type=Path, help="a run's folder, or one of its checkpoints")
-    parser.add_argument("overrides", nargs="*", help="plugins=[FILE], where the run used parts of its own")
+    parser.add_argument("overrides", nargs="*", help="keys of the env, and plugins=[FILE] where the run used any")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes or completions (default 100)")
     parser.add_argument("--sampled", action="store_true", help="sample the actions instead of taking the likeliest")
     parser.add_argument("--seed", type=int, default=None, help="seed of the episodes (default: the run's)")
@@ -94,14 +94,9 @@ def _eval(words: list[str]) -> int:
     args = parser.parse_args(words)
     if args.episodes < 1:
         raise UserError(f"--episodes {args.episodes}: at least 1")
-    plugins: list[str] = []
-    for word in args.overrides:
-        if not word.startswith("plugins="):
-            raise UserError(f"{word}: rlfw eval takes plugins=[FILE] alone; the rest is the run's own configuration")
-        plugins = word.removeprefix("plugins=").strip("[]").split(",")
     from rlfw.api import evaluate_run
 
-    found = evaluate_run(args.dir, args.episodes, greedy=not args.sampled, seed=args.seed, plugins=plugins)
+    found = evaluate_run(args.dir, args.episodes, greedy=not args.sampled, seed=args.seed, overrides=args.overrides)
     if args.json:
         first = asdict(next(iter(found.values())))
         print(json.dumps({**first, "metrics": {name: asdict(interval) for name, interval in found.items()}}))

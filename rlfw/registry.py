@@ -109,6 +109,8 @@ def _default(part: Any, key: inspect.Parameter) -> Any:
 def entry(axis: str, name: str) -> Entry:
     """The part ``axis=name``, or a UserError with the nearest name."""
     if name not in _PARTS[axis]:
+        load_components()  # build() may be the first thing that a program calls
+    if name not in _PARTS[axis]:
         raise UserError(f"{axis}={name}: no such part{suggest(name, _PARTS[axis])}")
     return _PARTS[axis][name]
 

@@ -111,6 +111,7 @@ class Trainer:
     def fit(self, folder: RunFolder) -> None:
         """Train until the budget is spent."""
         self.prepare(folder)
+        self.save()
         for _ in self.iterations():
             rollout = self.collect()
             batch = self.credit(self.score(rollout))
@@ -225,7 +226,9 @@ class Trainer:
         if not watchers:
             return False
         steps = sum(loss.batch.mask.sum() for loss in losses)
-        total = sum(metrics.approx_kl(loss.new.logprobs.detach(), loss.batch) * loss.batch.mask.sum() for loss in losses)
+        total = sum(
+            metrics.approx_kl(loss.new.logprobs.detach(), loss.batch) * loss.batch.mask.sum() for loss in losses
+        )
         kl = float(total / steps)
         return any(controller.stops(kl) for controller in watchers)
 
@@ -302,8 +305,10 @@ class Trainer:
 
 def check(cfg: DictConfig) -> None:
     """The root keys."""
-    if (cfg.total_steps is None) == (cfg.iterations is None):
-        raise UserError("the budget is total_steps=N or iterations=N: give one of them")
+    if cfg.total_steps is None and cfg.iterations is None:
+        raise UserError("there is no budget: give total_steps=N or iterations=N")
+    if cfg.total_steps is not None and cfg.iterations is not None:
+        raise UserError("the budget is total_steps=N or iterations=N, not both")
     for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads"):
         at_least(key, cfg[key], 1)
     for key in ("lr", "seed", "warmup.steps", "evaluation.every", "checkpoint.every"):

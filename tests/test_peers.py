@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import rlfw
 from rlfw.config import compose
@@ -83,27 +84,31 @@ def test_loss_and_its_parts_are_those_of_stable_baselines3():
     close(probed.critic_loss, settings["vf_coef"] * SB3["value_loss"], 1e-5)
 
 
-OURS = {  # layer of stable-baselines3 -> ours
-    "mlp_extractor.policy_net.0": "body.1",
-    "mlp_extractor.policy_net.2": "body.3",
-    "action_net": "output",
-    "mlp_extractor.value_net.0": "critic.body.1",
-    "mlp_extractor.value_net.2": "critic.body.3",
-    "value_net": "critic.output",
-}
+# stable-baselines3's linear layers in the order of ours: the policy's, then the critic's.
+LAYERS = [
+    "mlp_extractor.policy_net.0",
+    "mlp_extractor.policy_net.2",
+    "action_net",
+    "mlp_extractor.value_net.0",
+    "mlp_extractor.value_net.2",
+    "value_net",
+]
 
 
-def ours(tensors: dict[str, list]) -> dict[str, torch.Tensor]:
-    """By our parameters' names."""
-    named = {name.rpartition("."): torch.tensor(values) for name, values in tensors.items()}
-    return {f"{OURS[layer]}.{kind}": tensor for (layer, _, kind), tensor in named.items()}
+def ours(policy: nn.Module, tensors: dict[str, list]) -> dict[str, torch.Tensor]:
+    """stable-baselines3's tensors under the names of our parameters."""
+    names = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear)]
+    pairs = list(zip(names, LAYERS, strict=True))
+    return {
+        f"{name}.{kind}": torch.tensor(tensors[f"{sb3}.{kind}"]) for name, sb3 in pairs for kind in ("weight", "bias")
+    }
 
 
 def test_gradients_of_all_parameters_are_those_of_stable_baselines3(tmp_path: Path):
     """Through the trainer's own backward pass, with stable-baselines3's weights in our policy."""
     trainer = Trainer(compose([*PPO, "env=cartpole", "policy.mlp.hidden_sizes=[8,8]", "progress=false"]))
     trainer.prepare(RunFolder(tmp_path))
-    trainer.policy.load_state_dict(ours(SB3["weights"]))
+    trainer.policy.load_state_dict(ours(trainer.policy, SB3["weights"]))
     steps = len(SB3["actions"])
     mask = torch.ones(steps, 1, dtype=torch.bool)
     never = torch.zeros(steps, dtype=torch.bool)
@@ -125,7 +130,7 @@ def test_gradients_of_all_parameters_are_those_of_stable_baselines3(tmp_path: Pa
     (loss,) = trainer.backward(minibatch)
     close(loss.new.logprobs.detach(), column("logprobs").tolist(), 1e-5)
     close(loss.total.detach(), SB3["loss"], 1e-5)
-    expected = ours(SB3["gradients"])
+    expected = ours(trainer.policy, SB3["gradients"])
     found = {name: p.grad for name, p in trainer.policy.named_parameters()}
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():

@@ -204,7 +204,7 @@ def test_compiled_update_equals_eager(tmp_path: Path) -> None:
 
 def test_a_gradient_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     words = [*PPO, "iterations=50", "checkpoint.every=1", "max_grad_norm=inf", "optimizer=sgd", "lr=1e30"]
-    with pytest.raises(RunError, match="not finite|must be finite"):
+    with pytest.raises(RunError, match=r"not finite|must be finite"):
         train(tmp_path / "run", *words)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "failed"

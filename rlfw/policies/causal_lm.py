@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -70,13 +71,13 @@ class CausalLM(TextPolicy):
         if not isinstance(env_spec, TextSpec):
             raise UserError("policy=causal_lm writes text; this env takes actions: choose policy=mlp or a text env")
         self.shaping = Shaping(temperature, top_k, top_p).check("policy.causal_lm")
+        further: Any = OmegaConf.to_container(OmegaConf.create(config))  # plain dicts, however deep
+        sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
         if path is None:
-            sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
             self.tokenizer = character_tokenizer(env_spec.alphabet)
-            self.model = initialised(architecture, sizes, dict(config), len(self.tokenizer), env_spec, streams)
+            self.model = initialised(architecture, sizes, further, len(self.tokenizer), env_spec, streams)
         else:
-            refuse_sizes(architecture=architecture, hidden_size=hidden_size, num_layers=num_layers,
-                          num_heads=num_heads, config=dict(config))  # fmt: skip
+            refuse_sizes({"architecture": architecture, "config": further, **sizes})
             self.model, self.tokenizer = loaded(path)
         self.strict_alphabet = path is None
         self.eos = end_of_sequence(self.model, self.tokenizer)
@@ -239,6 +240,8 @@ class CausalLM(TextPolicy):
         """Into the parameters that there are: views of them stay valid."""
         self.model.load_state_dict(loaded(str(folder))[0].state_dict())
         if self.critic is not None:
+            if not (folder / CRITIC_FILE).is_file():
+                raise UserError(f"{folder} holds a policy without a critic; this run's baseline needs one")
             self.critic.load_state_dict(load_file(folder / CRITIC_FILE))
 
 

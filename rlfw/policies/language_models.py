@@ -40,9 +40,7 @@ def initialised(
         near = suggest(architecture, ARCHITECTURES)
         raise UserError(f"{KEY}.architecture={architecture}: transformers has no such causal LM{near}")
     default = AutoConfig.for_model(architecture)
-    for key in further:
-        if not hasattr(default, key):
-            raise UserError(f"{KEY}.config.{key}: {type(default).__name__} has no such key")
+    further = _checked(further, default)
     keys = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
@@ -71,7 +69,23 @@ def initialised(
     return supported(model, f"{KEY}.architecture={architecture}")
 
 
-def refuse_sizes(**given: Any) -> None:
+OWN_KEYS = {"hidden_size": "hidden_size", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
+
+
+def _checked(further: dict[str, Any], default: Any) -> dict[str, Any]:
+    """The keys of ``config`` under their common names (n_positions is max_position_embeddings in all but name)."""
+    common = {own: name for name, own in default.attribute_map.items()}
+    for key in further:
+        if not hasattr(default, key):
+            raise UserError(f"{KEY}.config.{key}: {type(default).__name__} has no such key")
+        if (name := common.get(key, key)) in OWN_KEYS:
+            raise UserError(f"{KEY}.config.{key}: write {KEY}.{OWN_KEYS[name]}")
+        if name == "vocab_size":
+            raise UserError(f"{KEY}.config.{key} follows from the task's alphabet")
+    return {common.get(key, key): value for key, value in further.items()}
+
+
+def refuse_sizes(given: dict[str, Any]) -> None:
     defaults = {"architecture": "llama", "hidden_size": 96, "num_layers": 3, "num_heads": 4, "config": {}}
     for key, value in given.items():
         if value != defaults[key]:
@@ -89,8 +103,8 @@ def loaded(path: str) -> tuple[Any, Any]:
         read: Any = AutoModelForCausalLM.from_pretrained
         model, found = read(path, local_files_only=True, dtype=torch.float32, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"{KEY}.path={path}: transformers cannot load it: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # what a broken folder raises depends on how it is broken
+        raise UserError(f"{KEY}.path={path}: transformers cannot load it: {error!r:.300}") from error
     if found["missing_keys"]:
         raise UserError(f"{KEY}.path={path}: weights are missing, e.g. {sorted(found['missing_keys'])[0]}")
     rows = model.get_input_embeddings().weight.shape[0]

@@ -87,7 +87,7 @@ class SharedPrompts(Layout):
 
         filled = torch.arange(self.ids.shape[1]) < self.length[:, None]  # [P, L]
         last = torch.arange(self.ids.shape[1]) == self.length[:, None] - 1
-        prompts = DynamicCache()
+        prompts: Any = DynamicCache()
         after = forward(last, input_ids=self.ids, cache=prompts, use_cache=True)  # causality hides the padding
         outputs = [tuple(output.index_select(0, self.prompt[self.first]) for output in after)]
         for rows, width in self.chunks:
