@@ -5,27 +5,25 @@ B rows (completions)   P prompts   T new tokens
 
 from __future__ import annotations
 
-import inspect
 import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlfw.errors import RunError, UserError
 from rlfw.interfaces import Env, EpisodeGroups, TextSpec
-from rlfw.registry import suggest
 from rlfw.rollout import Episodes, Rollout
 
+from .reward_functions import RewardFunction, RewardFunctions
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rlfw.interfaces import Request, TextActor
     from rlfw.seeding import Streams
 
-RewardFunction = Callable[..., Any]
 RESERVED = ("prompts", "completions", "answers")
 
 
@@ -107,10 +105,8 @@ class TextEnv(Env):
     def __init__(self, streams: Streams, task: TextTask, *, name: str = "text") -> None:
         task.check(f"env={name}")
         self.task, self.name, self.spec = task, name, task.spec()
-        self.functions = _named(task.rewards, f"env={name}")
-        self.weights = {**dict.fromkeys(self.functions, 1.0), **_known(task.weights, self.functions, f"env={name}")}
         example = task[0] if len(task) else task.draw(np.random.default_rng(0))
-        self.arguments = {key: _arguments(f, key, example, f"env={name}") for key, f in self.functions.items()}
+        self.rewards = RewardFunctions(task.rewards, task.weights, example, f"env={name}")
         self._streams = streams
         self._num_asked = 0  # prompts so far
 
@@ -124,7 +120,7 @@ class TextEnv(Env):
         examples = self._examples(self._streams, first, num_prompts)
         asked = [example for example in examples for _ in range(size)]  # [B]
         done = actor.complete([e.prompt for e in examples], group_size=size, max_new_tokens=self.task.max_new_tokens)
-        scores, reward = self._score(asked, done.texts)
+        scores, reward = self.rewards(asked, done.texts)
         kept = reward.isfinite().nonzero()[:, 0]
         if not len(kept):
             raise RunError(f"env={self.name}: no reward function gave a number for any of {len(asked)} completions")
@@ -165,7 +161,7 @@ class TextEnv(Env):
         examples = self._examples(streams, 0, num_episodes)
         prompts = [example.prompt for example in examples]
         done = actor.complete(prompts, group_size=1, max_new_tokens=self.task.max_new_tokens, greedy=greedy)
-        scores, reward = self._score(examples, done.texts)
+        scores, reward = self.rewards(examples, done.texts)
         columns = {"score": reward, **scores, "length": done.mask.sum(1).double()}
         return {name: [x for x in column.tolist() if not math.isnan(x)] for name, column in columns.items()}
 
@@ -182,125 +178,17 @@ class TextEnv(Env):
 
     def _examples(self, streams: Streams, first: int, num: int) -> list[Example]:
         """Prompts number first, first + 1, ... of ``streams``."""
-        numbers_ = range(first, first + num)
+        wanted = range(first, first + num)
         if not len(self.task):
-            return [self.task.draw(np.random.default_rng(streams.sequence("prompts", i))) for i in numbers_]
+            return [self.task.draw(np.random.default_rng(streams.sequence("prompts", i))) for i in wanted]
         orders: dict[int, np.ndarray] = {}
         examples = []
-        for epoch, place in (divmod(i, len(self.task)) for i in numbers_):
+        for epoch, place in (divmod(i, len(self.task)) for i in wanted):
             if epoch not in orders:
                 orders[epoch] = np.random.default_rng(streams.sequence("prompts", epoch)).permutation(len(self.task))
             examples.append(self.task[int(orders[epoch][place])])
         return examples
 
-    # -------------------------------------------------------------------------------------------- rewards
-
-    def _score(self, examples: list[Example], completions: list[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Each function's values [B], NaN where it gave none, and their weighted sum [B], NaN where none gave any."""
-        scores = {name: self._call(name, examples, completions) for name in self.functions}
-        values = torch.stack(list(scores.values()))  # [F, B]
-        weights = torch.tensor(list(self.weights.values()), dtype=values.dtype)[:, None]
-        total = (weights * values).nansum(0)
-        return scores, total.where(values.isfinite().any(0), torch.nan)
-
-    def _call(self, name: str, examples: list[Example], completions: list[str]) -> Tensor:
-        """The values [B] of one reward function, checked one by one."""
-
-        def call(b: slice) -> Any:
-            given, wanted = _given(examples[b], completions[b]), self.arguments[name]
-            return self.functions[name](**{k: v for k, v in given.items() if wanted is None or k in wanted})
-
-        source = f"env={self.name}: the reward function {name}"
-        try:
-            values = call(slice(None))
-        except Exception as error:
-            for b, example in enumerate(examples):
-                try:
-                    call(slice(b, b + 1))
-                except Exception as alone:
-                    raise RunError(f"{source} raised {alone!r} for {_sample(example, completions[b])}") from alone
-            raise RunError(f"{source} raised {error!r} for {len(examples)} completions together") from error
-        if isinstance(values, Tensor | np.ndarray):
-            values = values.tolist()
-        if isinstance(values, str) or not isinstance(values, Sequence):
-            what = "None" if values is None else f"{type(values).__name__} {values!r:.80}"
-            raise RunError(f"{source} returned {what}; it must return a list of {len(examples)} numbers")
-        if len(values) != len(examples):
-            raise RunError(f"{source} returned {len(values)} values for {len(examples)} completions")
-        return torch.tensor(
-            [_number(v, source, e, c) for v, e, c in zip(values, examples, completions, strict=True)],
-            dtype=torch.float64,
-        )
-
-
-def _given(examples: list[Example], completions: list[str]) -> dict[str, list[Any]]:
-    """What reward functions may ask for, one entry a completion; answers only where the task has them."""
-    given: dict[str, list[Any]] = {"prompts": [e.prompt for e in examples], "completions": completions}
-    if any(e.answer is not None for e in examples):
-        given["answers"] = [e.answer for e in examples]
-    return given | {name: [e.columns[name] for e in examples] for name in examples[0].columns}
-
-
-def _number(value: Any, source: str, example: Example, completion: str) -> float:
-    """NaN for no opinion; RunError for what is no number."""
-    if value is None:
-        return math.nan
-    if not isinstance(value, numbers.Real | np.bool_) and not (isinstance(value, Tensor) and value.numel() == 1):
-        raise RunError(f"{source} gave {value!r:.80} for {_sample(example, completion)}; it must be a number or None")
-    number = float(value)
-    if math.isinf(number):
-        raise RunError(f"{source} gave {number} for {_sample(example, completion)}; a reward must be finite")
-    return number
-
-
-def _sample(example: Example, completion: str) -> str:
-    return f"the completion {completion!r} of the prompt {example.prompt!r:.200}"
-
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _named(rewards: Any, source: str) -> dict[str, RewardFunction]:
-    """Reward functions by name, one alone under its own."""
-    if isinstance(rewards, Mapping):
-        found = dict(rewards)
-    else:
-        several = list(rewards) if isinstance(rewards, Sequence) else [rewards]
-        found = {_name(function): function for function in several}
-        if len(found) < len(several):
-            raise UserError(f"{source}: two reward functions share a name; give them as {{name: function}}")
-    if not found:
-        raise UserError(f"{source} has no reward function")
-    for name, function in found.items():
-        if not callable(function):
-            raise UserError(f"{source}: the reward function {name} is {function!r}, which cannot be called")
-        if name in ("score", "length"):
-            raise UserError(f"{source}: a reward function cannot be called {name}, which is a metric of its own")
-    return found
-
-
-def _name(function: Any) -> str:
-    name = getattr(function, "__name__", type(function).__name__)  # an object with __call__ has no name
-    return "reward" if name == "<lambda>" else str(name)
-
-
-def _known(weights: Mapping[str, float], functions: Mapping[str, Any], source: str) -> dict[str, float]:
-    for name in weights:
-        if name not in functions:
-            raise UserError(f"{source}: a weight for the reward function {name}{suggest(name, functions)}")
-    return {name: float(weight) for name, weight in weights.items()}
-
-
-def _arguments(function: RewardFunction, name: str, example: Example, source: str) -> set[str] | None:
-    """The keywords that a reward function takes; None: any. UserError where it asks for what there is not."""
-    parameters = inspect.signature(function).parameters.values()
-    offered = list(_given([example], [""]))
-    for p in parameters:
-        required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        if required and p.name not in offered:
-            there = ", ".join(offered)
-            raise UserError(f"{source}: the reward function {name} asks for {p.name}; there are {there}")
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}

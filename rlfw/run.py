@@ -83,7 +83,8 @@ class RunFolder:
                 file.write(json.dumps(dict(record)) + "\n")
 
     def close(self) -> None:
-        self._metrics.close()
+        with contextlib.suppress(OSError):  # a disk that was full has been reported where it was met
+            self._metrics.close()
         if self._events is not None:
             self._events.close()
 

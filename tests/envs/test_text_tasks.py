@@ -73,7 +73,7 @@ def test_a_mixture_has_equal_parts():
 
 def test_the_reward_is_exact():
     env = make(["copy"])
-    (name, exact), *none = env.functions.items()
+    (name, exact), *none = env.rewards.functions.items()
     assert (name, none) == ("exact", [])
     assert exact(completions=["abc", "abcd", "", "ab c"], answers=["abc"] * 4) == [1, 0, 0, 0]
 
