@@ -78,7 +78,8 @@ def ablation(out: Path, seeds: int, workers: int) -> None:
 def markdown(curves: dict, seeds: int) -> str:
     """Final return of each arm, with its interval over seeds."""
     lines = [
-        f"CartPole-v1, return over the last {FINAL:.0%} of training (sampled actions), mean and 95 % t-interval, n={seeds} seeds",
+        f"CartPole-v1: return over the last {FINAL:.0%} of training, sampled actions.",
+        f"Mean and 95 % t-interval over {seeds} seeds.",
         "",
         "| baseline | " + " | ".join(REGULARIZERS) + " |",
         "|---|" + "---|" * len(REGULARIZERS),
@@ -133,7 +134,7 @@ def text(out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S"))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     started = time.time()

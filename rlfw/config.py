@@ -99,7 +99,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
             raise UserError(f"{key} has several values: a sweep needs -m; one value with commas reads [a,b]")
         if value is None and key in (*registry.AXES, "algorithm"):
             raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
-    plugins: list[str] = next((value for key, value in typed if key == "plugins"), [])
+    plugins: list[str] | None = next((value for key, value in typed if key == "plugins"), [])
     prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
     overrides = [_experiment_name(word) for word in overrides]
     GlobalHydra.instance().clear()
@@ -111,8 +111,10 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
         raise UserError(explain(error, overrides)) from error
 
 
-def prepare(plugins: Sequence[str] = (), experiments: Sequence[str] = ()) -> None:
+def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ()) -> None:
     """Fill Hydra's store: the root schema, every part, every preset, and the experiments that are named."""
+    if plugins is None or isinstance(plugins, str):
+        raise UserError(f"plugins={plugins}: it takes a list, plugins=[FILE]")
     registry.load_components(plugins)
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
@@ -125,7 +127,35 @@ def prepare(plugins: Sequence[str] = (), experiments: Sequence[str] = ()) -> Non
         if path is None:
             found = sorted(p.stem for p in Path("experiments").glob("*.yaml"))
             raise UserError(f"experiment={name}: no such file{registry.suggest(name, found) if found else ''}")
-        store.store(group="experiment", name=path.stem, node=yaml.safe_load(path.read_text()), package="_global_")
+        store.store(group="experiment", name=path.stem, node=_read(path), package="_global_")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no keys: an experiment reads key: value")
+    for axis in registry.AXES:
+        if not isinstance(found.get(axis, {}), dict):
+            raise UserError(f"{path}: {axis}: parts are chosen under defaults, as - override /{axis}: NAME")
+    _check_defaults(path, found.get("defaults") or [])
+    return found
+
+
+def _check_defaults(path: Path, defaults: list[Any]) -> None:
+    """What Hydra takes for something else, or gives up on without a word."""
+    last = ""
+    for key, value in (item for entry in defaults if isinstance(entry, dict) for item in entry.items()):
+        if isinstance(value, bool):
+            raise UserError(f"{path}: {key}: YAML reads off, no and on as true or false; name a part, or write none")
+        if last.startswith("override ") and not key.startswith("override "):
+            raise UserError(f"{path}: {key} stands after {last}: overrides come last under defaults")
+        if key.partition("@")[0] in registry.AXES:
+            raise UserError(f"{path}: {key}: a group of the root reads /{key}")
+        _check_lists([(key.removeprefix("override ").lstrip("/"), value)])
+        last = key
 
 
 def _experiment_path(name: str) -> Path | None:
@@ -189,6 +219,9 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
         for key in cfg:
             if key not in Config.__dataclass_fields__:
                 raise UserError(f"{key!s}: {_unknown(str(key))}")
+        for key, inner in (("warmup", Warmup), ("evaluation", Evaluation), ("checkpoint", Checkpoint)):
+            for name in cfg[key].keys() - inner.__dataclass_fields__.keys():
+                raise UserError(f"{key}.{name}: {_unknown(f'{key}.{name}')}")
         if cfg.iterations is not None and "total_steps" not in words:
             cfg.total_steps = None  # a preset's budget gives way to the one in rollouts
         for axis in registry.AXES:
@@ -231,7 +264,7 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     instances = {word.package: str(word.value()) for word in _parse(overrides) if word.package is not None}
     while isinstance(error.__cause__, Exception) and not isinstance(error, OmegaConfBaseException):
         error = error.__cause__
-    text = str(error)
+    text = re.sub(r"^.* raised while composing config:\n", "", str(error))
     if found := re.search(r"Could not (?:find|load) '(\w+)/([^']+)'", text):
         group, name = found.groups()
         return f"{group}={name}: no such choice{registry.suggest(name, choices(group))}"

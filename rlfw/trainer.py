@@ -50,6 +50,8 @@ class Trainer:
         self.composition = Composition(cfg, gamma=cfg.gamma, max_steps=self.env.spec.max_steps)
         self._check_composition()
         self.policy: Policy = self._build("policy", env_spec=self.env.spec, streams=self.streams)
+        self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
+        self._check_update()
         self.controllers: list[Controller] = [registry.build("controller", node) for node in cfg.controller.values()]
         self.iteration, self.steps, self.episodes = 0, 0, 0
         self.bar = Progress(cfg, self.env.unit)
@@ -67,6 +69,14 @@ class Trainer:
         if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
             part = self.composition.needing("whole_batch")
             raise UserError(f"{part} needs the whole batch at once: set micro_batch_rows=null")
+
+    def _check_update(self) -> None:
+        if self.cfg["update"] == "compile" and not self.by_steps:
+            whole = "whole_rows" in self.composition.needs
+            part = self.composition.needing("whole_rows") if whole else "this policy"
+            raise UserError(
+                f"update=compile takes minibatches of single steps and {part} needs whole rows: set update=eager"
+            )
 
     def prepare(self, folder: RunFolder) -> None:
         """The warm start, then what stands on it: reference, critic, optimizer, knobs."""
@@ -87,7 +97,6 @@ class Trainer:
         self.knobs = self._knobs()
         for controller in self.controllers:
             controller.start(self.knobs)
-        self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
         self.single_step = cfg.epochs * cfg.num_minibatches == 1
 
     def _knobs(self) -> Knobs:

@@ -120,6 +120,7 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path, capsys: pytest.Captur
         (["experiment=nowhere"], "experiment=nowhere"),
         (["out=/proc/nowhere"], "cannot write there"),
         (["env=reverse", "policy.causal_lm.path=/nowhere"], "/nowhere"),
+        (["algorithm=grpo", "update=compile"], "aggregation=sequence_mean needs whole rows: set update=eager"),
         (["seed=1,2"], "a sweep needs -m"),
         (["nonsense"], "key=value"),
     ],

@@ -1,7 +1,6 @@
 """Parts by name: the signature is the configuration; clashes and unknown names say what is there."""
 
 import copy
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 
 import pytest
@@ -12,12 +11,11 @@ from rlfw import registry
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
     registry.load_components()
     monkeypatch.setattr(registry, "_PARTS", {axis: dict(parts) for axis, parts in registry._PARTS.items()})
     monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
-    yield
 
 
 def a_part() -> type:
