@@ -120,8 +120,7 @@ class Critic(LearnedBaseline):
         return advantages, F.masked(advantages + batch.values[:, :-1], batch.mask)
 
     def loss(self, new: Current, batch: Batch) -> Tensor:
-        values = F.masked(new.values, batch.mask)
-        return self.coef * F.value_loss(values, batch.returns, batch.old_values, self.clip)
+        return self.coef * F.value_loss(batch.on_mask(new.values), batch.returns, batch.old_values, self.clip)
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
         found = {"loss/value_avg": F.value_loss(new.values, batch.returns, batch.old_values, self.clip)}

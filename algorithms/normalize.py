@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlfw import functional as F
 from rlfw.checks import at_least, one_of
 from rlfw.interfaces import Normalize
@@ -102,11 +100,12 @@ class Whiten(Normalize):
         _check("whiten", self)
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
-        steps = advantages[batch.mask]
-        scaled = F.safe_divide(F.center(steps), F.std(steps, self.ddof), self.eps)
+        steps = batch.gather(advantages)
+        centered = F.center(steps)
+        scaled = F.safe_divide(centered, F.std_of_centered(centered, self.ddof), self.eps)
         if not self.shift:
             scaled = scaled + steps.mean()
-        return torch.zeros_like(advantages).masked_scatter(batch.mask, scaled)
+        return batch.scatter(scaled)
 
 
 def _check(name: str, part: GroupStd | BatchStd | Whiten) -> None:

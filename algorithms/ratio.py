@@ -43,7 +43,7 @@ class LogRatio(Ratio):
     def per_token(self, logprobs: Tensor, batch: Batch) -> Tensor:
         old = batch.old_logprobs if self.source == "old" else batch.logprobs
         assert old is not None
-        return F.masked(logprobs - old, batch.mask)
+        return batch.on_mask(logprobs - old)
 
 
 @register("ratio", "token")

@@ -75,7 +75,7 @@ class KL(Penalty):
     def estimate(self, new: Current, batch: Batch) -> Tensor:
         other = batch.ref_logprobs if self.to == "reference" else batch.old_logprobs
         assert other is not None
-        return F.kl_estimate(F.masked(new.logprobs - other, batch.mask), self.estimator)
+        return F.kl_estimate(batch.on_mask(new.logprobs - other), self.estimator)
 
     def __call__(self, new: Current, batch: Batch) -> Tensor:
         return self.coef * self.estimate(new, batch)

@@ -134,7 +134,7 @@ class Composition:
             if found.dtype.is_floating_point:
                 batch = batch.with_(weights=found if batch.weights is None else batch.weights * found)
             else:
-                batch = batch.with_(mask=batch.mask & found)
+                batch = batch.with_(mask=batch.mask & found, full=False)
         return batch.with_(old_values=ABSENT if batch.values is None else batch.values[:, :-1])
 
     def normalized(self, batch: Batch) -> Batch:
@@ -165,10 +165,10 @@ class Composition:
         per_step = -objective
         for penalty in self.penalties:
             per_step = per_step + penalty(new, self._seen(batch, penalty))
-        policy = (coefficients * F.masked(per_step, batch.mask)).sum()
+        policy = (coefficients * batch.on_mask(per_step)).sum()
         if self.critic is None:
             return Loss(policy, policy, None, new, batch)
-        critic = (coefficients * F.masked(self.critic.loss(new, self._seen(batch, self.critic)), batch.mask)).sum()
+        critic = (coefficients * batch.on_mask(self.critic.loss(new, self._seen(batch, self.critic)))).sum()
         return Loss(policy + critic, policy, critic, new, batch)
 
     def metrics(self, new: Current, batch: Batch) -> dict[str, torch.Tensor]:

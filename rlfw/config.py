@@ -274,6 +274,12 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
         return f"{found[1]}: {_unknown(found[1], instances)}"
     if found := re.search(r"Key '([^']+)' (?:not in|is not in struct)", text):
         path = next(iter(re.findall(r"full_key: (\S+)", text)), found[1])
+        axis, *rest = path.split(".")
+        if axis in registry.AXES and len(rest) == 1 and rest[0] in registry.names(axis):
+            typed = typed_overrides(overrides)
+            key = next((leaf for word in typed for leaf in _flat(*word) if leaf.startswith(f"{path}.")), path)
+            choice: Any = next((value for word, value in reversed(typed) if word == axis), [])
+            return _no_effect(key, axis, rest[0], choice if isinstance(choice, list) else [choice])
         return f"{path}: {_unknown(path, instances)}"
     if found := re.search(r"full_key: (\S+)", text):
         return f"{found[1]}: {text.splitlines()[0]}"
@@ -297,8 +303,6 @@ def _unknown(path: str, instances: Mapping[str, str] | None = None) -> str:
         part = (instances or {}).get(f"{head}.{rest[0]}", rest[0])
         if part not in registry.names(head):
             return f"no such part{registry.suggest(part, registry.names(head))}"
-        if len(rest) == 1:
-            return f"{part} is not chosen; write {head}={f'[{part}]' if head in registry.LISTS else part}"
         keys = list(registry.entry(head, part).keys)
         return f"no such key{registry.suggest(rest[-1], keys)}" if keys else f"{head}={part} has no keys"
     inner = Config.__dataclass_fields__[head].default_factory

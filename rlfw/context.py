@@ -26,12 +26,14 @@ class Observations:
         mask = self.mask[index]
         position = (start[index][:, None] + torch.arange(mask.shape[1]))[mask]
         final = None if self.final is None else self.final[index]
-        return replace(self, flat=self.flat[position], final=final, mask=mask)
+        return replace(self, flat=self.flat.index_select(0, position), final=final, mask=mask)
 
     def steps(self, row: Tensor, step: Tensor) -> Observations:
         length = self.mask.sum(1)
         position = (length.cumsum(0) - length)[row] + step
-        return Observations(self.flat[position], None, torch.ones(len(row), 1, dtype=torch.bool), single=True)
+        return Observations(
+            self.flat.index_select(0, position), None, torch.ones(len(row), 1, dtype=torch.bool), single=True
+        )
 
     def split(self, sizes: list[int]) -> list[Observations]:
         if self.single:

@@ -133,7 +133,13 @@ def center(x: Tensor) -> Tensor:
 
 def std(x: Tensor, ddof: int) -> Tensor:
     """The standard deviation of a vector; 0 where all are equal or ddof leaves no degree of freedom."""
-    return ((center(x) ** 2).sum() / max(len(x) - ddof, 1)).sqrt()
+    return std_of_centered(center(x), ddof)
+
+
+def std_of_centered(x: Tensor, ddof: int) -> Tensor:
+    """The same for a vector whose mean is 0."""
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm / max(len(x) - ddof, 1) ** 0.5
 
 
 def safe_divide(x: Tensor, scale: Tensor, eps: float) -> Tensor:

@@ -64,7 +64,7 @@ class CompiledGradient(Gradient):
     def __init__(self, objective: Objective, optimizer: FlatOptimizer) -> None:
         super().__init__(objective, optimizer)
         names = {id(p): name for name, p in objective.named_parameters()}
-        self.layout = [[(names[id(p)], p.shape, p.numel()) for p in group.parameters] for group in optimizer.groups]
+        self.layout = [[(names[id(p)], p.shape, p.numel()) for p in flat] for flat in optimizer.layout]
         self.compiled = torch.compile(torch.func.grad_and_value(self._loss, has_aux=True))
 
     def _loss(self, flats: list[Tensor], rows: Batch, coefficients: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -79,11 +79,11 @@ class CompiledGradient(Gradient):
     def add(self, rows: Batch, coefficients: Tensor) -> Loss:
         from rlfw.composition import Loss
 
-        flats = [group.flat.data for group in self.optimizer.groups]
+        flats = [flat.data for flat in self.optimizer.flats]
         gradients, (total, (policy, critic, *new)) = self.compiled(flats, rows, coefficients)
-        for group, gradient in zip(self.optimizer.groups, gradients, strict=True):
-            assert group.flat.grad is not None
-            group.flat.grad.add_(gradient)
+        for flat, gradient in zip(self.optimizer.flats, gradients, strict=True):
+            assert flat.grad is not None
+            flat.grad.add_(gradient)
         current = Current(*new)
         if rows.old_logprobs is ABSENT:
             rows = dataclasses.replace(rows, old_logprobs=current.logprobs.detach())

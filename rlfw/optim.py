@@ -8,79 +8,92 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from rlfw.rollout import ABSENT
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
     from rlfw.interfaces import Optimizer
 
 
 @dataclass
 class ParameterGroup:
-    """Parameters with a learning rate and a gradient clip of their own."""
+    """Parameters with a gradient clip of their own. ``lr`` None: they follow the first group's learning rate."""
 
     name: str
     parameters: list[nn.Parameter]
-    lr: float
+    lr: float | None
     max_grad_norm: float
-    flat: nn.Parameter = ABSENT  # set by the optimizer
 
 
 class FlatOptimizer:
-    """Every group's parameters and gradients become views of one buffer, which the optimizer sees as one tensor."""
+    """Parameters and gradients become views of one buffer a learning rate, which torch's optimizer sees as one tensor.
+
+    Each group is a stretch of a buffer: its gradient is clipped and checked as one tensor.
+    """
 
     def __init__(self, rule: Optimizer, groups: Iterable[ParameterGroup]) -> None:
         self.groups = [group for group in groups if group.parameters]
-        for group in self.groups:
-            group.flat = _flatten(group.parameters)
-        self.torch = rule.build([{"params": [group.flat], "lr": group.lr} for group in self.groups])
+        own = [group for group in self.groups if group.lr is not None]
+        followers = [group for group in self.groups if group.lr is None]
+        self.flats: list[nn.Parameter] = []
+        self._gradients: dict[str, Tensor] = {}  # group -> its stretch of a flat gradient
+        self._buffer: dict[str, int] = {}  # group -> its buffer
+        for i, leader in enumerate(own):
+            members = [leader, *followers] if i == 0 else [leader]
+            flat = _flatten([p for group in members for p in group.parameters])
+            assert flat.grad is not None
+            sizes = [sum(p.numel() for p in group.parameters) for group in members]
+            for group, gradient in zip(members, flat.grad.split(sizes), strict=True):
+                self._gradients[group.name], self._buffer[group.name] = gradient, i
+            self.flats.append(flat)
+        self.torch = rule.build([{"params": [flat], "lr": g.lr} for flat, g in zip(self.flats, own, strict=True)])
+
+    @property
+    def layout(self) -> list[list[nn.Parameter]]:
+        """The parameters of each buffer, in their order there."""
+        found: list[list[nn.Parameter]] = [[] for _ in self.flats]
+        for group in sorted(self.groups, key=lambda group: group.lr is None):
+            found[self._buffer[group.name]] += group.parameters
+        return found
 
     def zero_grad(self) -> None:
-        for group in self.groups:
-            assert group.flat.grad is not None
-            group.flat.grad.zero_()
+        for flat in self.flats:
+            assert flat.grad is not None
+            flat.grad.zero_()
 
     def clip(self) -> dict[str, float]:
         """Scale each group's gradient down to its norm. Group name -> norm before clipping, maybe not finite."""
         norms = {}
         for group in self.groups:
-            assert group.flat.grad is not None
-            norm = norms[group.name] = group.flat.grad.norm().item()
+            gradient = self._gradients[group.name]
+            norm = norms[group.name] = torch.linalg.vector_norm(gradient).item()
             if norm > group.max_grad_norm:
-                group.flat.grad.mul_(group.max_grad_norm / norm)
+                gradient.mul_(group.max_grad_norm / norm)
         return norms
 
     def step(self) -> None:
         self.torch.step()
 
     def lr(self, name: str) -> float:
-        return float(self._torch_group(name)["lr"])
+        return float(self.torch.param_groups[self._buffer[name]]["lr"])
 
-    def lr_knob(self, *names: str) -> tuple[Callable[[], float], Callable[[float], None]]:
-        """Reads the first group's learning rate, sets that of all."""
+    def lr_knob(self, name: str) -> tuple[Callable[[], float], Callable[[float], None]]:
+        """Reads and sets the learning rate of a group and of those that follow it."""
 
         def turn(lr: float) -> None:
-            for name in names:
-                self._torch_group(name)["lr"] = lr
+            self.torch.param_groups[self._buffer[name]]["lr"] = lr
 
-        return lambda: self.lr(names[0]), turn
-
-    def _torch_group(self, name: str) -> dict[str, Any]:
-        index = next(i for i, group in enumerate(self.groups) if group.name == name)
-        return self.torch.param_groups[index]
+        return lambda: self.lr(name), turn
 
     def finite(self) -> bool:
         """Whether every parameter is a finite number."""
-        return all(bool(group.flat.isfinite().all()) for group in self.groups)
+        return all(bool(flat.isfinite().all()) for flat in self.flats)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The optimizer's moments by group, as tensors."""
+        """The optimizer's moments by buffer, as tensors."""
         found = {}
-        for group in self.groups:
-            for key, value in self.torch.state[group.flat].items():
-                found[f"{group.name}.{key}"] = torch.as_tensor(value).clone()
+        for i, flat in enumerate(self.flats):
+            for key, value in self.torch.state[flat].items():
+                found[f"{i}.{key}"] = torch.as_tensor(value).clone()
         return found
 
 

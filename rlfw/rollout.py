@@ -127,6 +127,7 @@ class Batch:
     weights: Tensor = ABSENT  # [B, T] product of the float weights
     advantages: Tensor = ABSENT  # [B, T]
     returns: Tensor = ABSENT  # [B, T] the critic's targets, or the reward-to-go
+    full: bool = False  # the layout of single steps: every cell is on the mask
 
     @classmethod
     def of(cls, rollout: Rollout) -> Batch:
@@ -141,11 +142,16 @@ class Batch:
         for f in dataclasses.fields(cls):
             if f.name in _FIELDS and getattr(batches[0], f.name) is not None:
                 filled[f.name] = torch.cat([getattr(batch, f.name) for batch in batches])
+        filled["full"] = batches[0].full
         return cls(**filled)
 
     def rows(self, index: Tensor) -> Batch:
         """The rows ``index`` [b]."""
-        picked = {name: getattr(self, name)[index] for name in (*_FIELDS, "actions") if getattr(self, name) is not None}
+        picked = {
+            name: getattr(self, name).index_select(0, index)
+            for name in (*_FIELDS, "actions")
+            if getattr(self, name) is not None
+        }
         return dataclasses.replace(self, context=self.context.rows(index), scores={}, **picked)
 
     def steps(self) -> Batch:
@@ -156,7 +162,7 @@ class Batch:
             if name != "values" and (tensor := getattr(self, name)) is not None:
                 picked[name] = tensor[row] if name in _ROW_FIELDS else tensor[row, step][:, None]
         context = self.context.steps(row, step)
-        return dataclasses.replace(self, context=context, scores={}, values=ABSENT, **picked)
+        return dataclasses.replace(self, context=context, scores={}, values=ABSENT, full=True, **picked)
 
     def split(self, sizes: list[int]) -> list[Batch]:
         """Consecutive rows, ``sizes[k]`` of them in part k."""
@@ -166,6 +172,18 @@ class Batch:
             dataclasses.replace(self, context=context, scores={}, **dict(zip(names, fields, strict=True)))
             for context, *fields in zip(self.context.split(sizes), *columns, strict=True)
         ]
+
+    def on_mask(self, x: Tensor) -> Tensor:
+        """x [B, T] on the mask, 0 elsewhere, whatever stands there (NaN included)."""
+        return x if self.full else torch.where(self.mask, x, torch.zeros_like(x))
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[B, T] -> [S]: the steps on the mask."""
+        return x[:, 0] if self.full else x[self.mask]
+
+    def scatter(self, steps: Tensor) -> Tensor:
+        """[S] -> [B, T]: the inverse of gather, 0 off the mask."""
+        return steps[:, None] if self.full else steps.new_zeros(self.mask.shape).masked_scatter(self.mask, steps)
 
     def with_(self, **fields: Any) -> Batch:
         """A copy with these fields replaced."""
@@ -177,7 +195,7 @@ class Batch:
 
 
 _ROW_FIELDS = ("terminated", "truncated", "group", "episode", "greedy_returns")  # [B]
-_FIELDS = tuple(f.name for f in dataclasses.fields(Batch) if f.name not in ("context", "actions", "scores"))
+_FIELDS = tuple(f.name for f in dataclasses.fields(Batch) if f.name not in ("context", "actions", "scores", "full"))
 
 ON_DEMAND = frozenset({"values", "old_logprobs", "ref_logprobs", "entropy", "greedy_returns"})
 

@@ -44,5 +44,5 @@ class Streams:
     def state_dict(self) -> dict[str, object]:
         return {
             "numpy": {name: rng.bit_generator.state for name, rng in self._numpy.items()},
-            "torch": {name: rng.get_state().tolist() for name, rng in self._torch.items()},
+            "torch": {name: rng.get_state() for name, rng in self._torch.items()},
         }

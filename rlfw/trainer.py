@@ -90,8 +90,8 @@ class Trainer:
         groups = [ParameterGroup("policy", list(self.policy.parameters()), cfg.lr, cfg.max_grad_norm)]
         if critic is not None:
             self.policy.add_critic(critic.network)
-            lr = cfg.lr if critic.lr is None else critic.lr
-            groups.append(ParameterGroup("critic", list(self.policy.critic_parameters()), lr, critic.max_grad_norm))
+            own = list(self.policy.critic_parameters())
+            groups.append(ParameterGroup("critic", own, critic.lr, critic.max_grad_norm))
         self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
         self.gradient = GRADIENTS[cfg["update"]](Objective(self.policy, self.composition), self.optimizer)
         self.knobs = self._knobs()
@@ -111,8 +111,7 @@ class Trainer:
                 knobs.discard(f"{name}.max_grad_norm")
                 if critic.lr is not None:
                     knobs.add(f"{name}.lr", *self.optimizer.lr_knob("critic"))
-        follows = ["critic"] if critic is not None and critic.lr is None else []
-        knobs.add("lr", *self.optimizer.lr_knob("policy", *follows))
+        knobs.add("lr", *self.optimizer.lr_knob("policy"))
         return knobs
 
     # ------------------------------------------------------------------------------------------------ the loop

@@ -128,9 +128,13 @@ def test_keys_of_a_preset_hold_whatever_env_is_chosen():
         ),
         ([GRPO, "regularizer=clip", "regularizer.kl.coef=.2"], "write regularizer=[clip,kl]"),
         ([GRPO, "regularizer=clip", "regularizer={kl: {coef: .2}}"], "regularizer.kl.coef has no effect"),
-        (["algorithm=ppo", "regularizer.kl.coef=.2"], "kl is not chosen; write regularizer=[kl]"),
+        (
+            ["algorithm=ppo", "regularizer.kl.coef=.2"],
+            "regularizer.kl.coef has no effect: regularizer=kl is not chosen",
+        ),
+        (["algorithm=ppo", "regularizer=clip", "regularizer.kl.coef=.2"], "write regularizer=[clip,kl]"),
         (["algorithm=ppo", "baseline=none", "baseline.critic.coef=1"], "write baseline=critic"),
-        ([GRPO, "baseline.critic.gae_lambda=.9"], "critic is not chosen; write baseline=critic"),
+        ([GRPO, "baseline.critic.gae_lambda=.9"], "baseline=critic is not chosen; write baseline=critic"),
         ([GRPO, "baseline.group_mean.part=none"], "cannot be set: choose a part with baseline=NAME"),
         # how many
         (["regularizer=[clip,clip]"], "regularizer=[clip,clip] names clip twice"),

@@ -75,3 +75,12 @@ def test_batch_std_of_rewards_is_that_of_the_totals():
 def test_wrong_values_are_refused(part: str, key: str, value: object):
     with pytest.raises(rlfw.UserError, match=rf"normalize\.{part}\.{key}={value}"):
         rlfw.build("normalize", {"part": part, key: value})
+
+
+@pytest.mark.parametrize("part", ["group_std", "batch_std"])
+def test_row_without_steps_is_in_no_statistics(part: str):
+    """Advantages 1 and -1 have std 1 (ddof 0), which a third row with none would lower."""
+    keys = [f"normalize.{part}.{key}" for key in ("ddof=0", "eps=0", "scope=minibatch")]
+    of = ["normalize.batch_std.of=advantages"] * (part == "batch_std")
+    found = normalized([f"normalize={part}", *keys, *of], [[1, 1], [-1, -1], [9, 9]], [[1, 1], [1, 0], [0, 0]])
+    torch.testing.assert_close(found[:2], torch.tensor([[1, 1], [-1, -1]]).double())

@@ -22,7 +22,11 @@ def expect(found: torch.Tensor, expected: object) -> None:
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
-GAP = {"old_logprobs": [[-1.0, -2, -3], [-1, 9, 9]], "ref_logprobs": [[-1.0, -1, -1], [-3, 0, 0]]}  # d = 0, -1, -2 | 2
+GAP = {  # old - reference = 0, -1, -2 and 2; the behaviour policy is another one
+    "old_logprobs": [[-1.0, -2, -3], [-1, 9, 9]],
+    "ref_logprobs": [[-1.0, -1, -1], [-3, 0, 0]],
+    "behaviour_logprobs": [[-5.0, -6, -7], [-8, 0, 0]],
+}
 
 
 @pytest.mark.parametrize(("estimator", "kl"), [("k1", [[0, -1, -2], [2, 0, 0]]), ("k2", [[0, 0.5, 2], [2, 0, 0]])])
