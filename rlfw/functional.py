@@ -7,6 +7,8 @@ Log-probs, log-ratios and KL are in nats. Every function keeps the dtype it is g
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -139,7 +141,7 @@ def std(x: Tensor, ddof: int) -> Tensor:
 def std_of_centered(x: Tensor, ddof: int) -> Tensor:
     """The same for a vector whose mean is 0."""
     norm: Tensor = torch.linalg.vector_norm(x)
-    return norm / max(len(x) - ddof, 1) ** 0.5
+    return norm / math.sqrt(max(len(x) - ddof, 1))
 
 
 def safe_divide(x: Tensor, scale: Tensor, eps: float) -> Tensor:
