@@ -64,6 +64,7 @@ class Weighted(Reward):
 
     _: KW_ONLY
     weights: dict[str, float] = field(default_factory=dict)
+    replaces = True
 
     def __post_init__(self) -> None:
         if not self.weights:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
+from safetensors import SafetensorError
 
 from rlfw import config, registry
 from rlfw.errors import RunError, UserError
@@ -108,7 +109,7 @@ def evaluate_run(
         policy: Policy = registry.build("policy", policy_node, env_spec=env.spec, streams=streams)
         policy.load(saved[-1] / "policy")
         env.load_state_dict(load_state(saved[-1], "state")["env"])
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise UserError(f"{saved[-1]} cannot be read as a checkpoint: {error}") from error
     try:
         return evaluate(env, policy, episodes, streams, greedy=greedy)

@@ -92,6 +92,10 @@ class Composition:
 
     def _check(self) -> None:
         """What can be refused without an env: one sentence, the part and the remedy."""
+        for reward in self.rewards[1:]:
+            if reward.replaces:
+                name = self.names[id(reward)]
+                raise UserError(f"{name} replaces the rewards, so what stands before it has no effect: list it first")
         if "ratio" in self.needs and self.ratio.absent:
             raise UserError(
                 f"{self.needing('ratio')} bounds a ratio and {self.names[id(self.ratio)]} has none: set ratio=token"

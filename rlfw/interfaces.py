@@ -259,6 +259,8 @@ class Sampler(Part, ABC):
 class Reward(Part, ABC):
     """A stage of the reward pipeline."""
 
+    replaces: ClassVar[bool] = False  # True: it does not start from batch.rewards, so it stands first
+
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:
         """The new rewards [B, T], from batch.rewards."""
