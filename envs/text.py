@@ -107,6 +107,7 @@ class TextEnv(Env):
         self.task, self.name, self.spec = task, name, task.spec()
         example = task[0] if len(task) else task.draw(np.random.default_rng(0))
         self.rewards = RewardFunctions(task.rewards, task.weights, example, f"env={name}")
+        self.score_names = tuple(self.rewards.functions)
         self._streams = streams
         self._num_asked = 0  # prompts so far
 

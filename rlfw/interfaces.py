@@ -122,6 +122,7 @@ class Env(Part, ABC):
     spec: EnvSpec
     unit: ClassVar[str]  # what total_steps counts: "env steps" or "completions"
     whole_episodes_only: ClassVar[bool] = False  # True: it answers EpisodeGroups alone
+    score_names: tuple[str, ...] = ()  # its reward functions, the keys of Rollout.scores
 
     @abstractmethod
     def collect(self, request: Request, actor: Any) -> Rollout:
@@ -260,6 +261,7 @@ class Reward(Part, ABC):
     """A stage of the reward pipeline."""
 
     replaces: ClassVar[bool] = False  # True: it does not start from batch.rewards, so it stands first
+    scores: frozenset[str] = frozenset()  # the env's reward functions that it reads by name
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:

@@ -112,6 +112,7 @@ def probe(
         if given is None:
             raise UserError(f"probe: {composition.needing('values')} needs values")
         current_values = numbers("new_values", given, B, T).clone().requires_grad_()
+    composition.check_scores("probe", list(scores))
     current_entropy = optional("entropy", entropy, B, T)
     batch = Batch(
         context=ABSENT,
