@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from rlfw import config
-from rlfw.errors import UserError
+from rlfw.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 def multirun(words: list[str]) -> int:
-    """``rlfw train`` with Hydra's flags (-m, --cfg job, --info, ...)."""
-    typed = config.typed_overrides([word for word in words if not word.startswith("-")])
+    """``rlfw train`` with Hydra's flags (-m, --cfg job, --info, ...).
+
+    A job that fails says so in one line, and the others run; the exit code is that of the first that failed.
+    """
+    typed = config.typed_overrides([word for word in words if "=" in word])
     config.prepare(next((value for key, value in typed if key == "plugins"), []))
+    codes: list[int] = []
 
     @hydra.main(version_base="1.3", config_path="pkg://rlfw.conf", config_name="config")
-    def task(cfg: DictConfig) -> str:
+    def job(cfg: DictConfig) -> str | None:
         from rlfw.api import run
 
         overrides = list(HydraConfig.get().overrides.task)
-        return str(run(config.settle(cfg, overrides), overrides))
+        try:
+            return str(run(config.settle(cfg, overrides), overrides))
+        except (UserError, RunError) as error:
+            print(f"rlfw: {' '.join(overrides)}: {error}", file=sys.stderr)
+            codes.append(2 if isinstance(error, UserError) else 1)
+            return None
 
-    before = sys.argv
-    sys.argv = ["rlfw train", *words]
+    # Hydra reads the command line itself; with full errors it raises what it would else print.
+    before, sys.argv = sys.argv, ["rlfw train", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        task()
-    except UserError:
-        raise
+        job()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(config.explain(error, [word for word in words if "=" in word])) from error
     finally:
         sys.argv = before
-    return 0
+    return codes[0] if codes else 0

@@ -14,6 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlfw.cli import main
 
+pytestmark = pytest.mark.medium
+
 SMALL = ["algorithm=ppo", "env=cartpole", "sampler.steps.num_envs=2", "sampler.steps.num_steps=16", "progress=false"]
 
 
@@ -175,3 +177,22 @@ def test_a_folder_without_permission(tmp_path: Path, capsys: pytest.CaptureFixtu
     tmp_path.chmod(0o500)
     assert main(["train", *SMALL, "iterations=1", f"out={tmp_path / 'run'}"]) == 2
     assert "cannot write there" in capsys.readouterr().err
+
+
+def test_a_multirun_goes_on_after_a_job_that_is_refused(tmp_path: Path) -> None:
+    words = ["algorithm=ppo", "env=cartpole", "sampler.steps.num_steps=16", "iterations=1", "progress=false"]
+    done = rlfw("train", "-m", *words, "baseline=group_mean,critic", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "baseline=group_mean compares samples within a group" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list((tmp_path / "runs").rglob("metrics.jsonl"))) == 1
+
+
+def test_a_multirun_with_a_typo_and_hydras_own_flags(tmp_path: Path) -> None:
+    done = rlfw("train", "-m", "baseline=crtic,none", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean critic?" in done.stderr
+    assert "Traceback" not in done.stderr
+    shown = rlfw("train", "--cfg", "job", "algorithm=grpo", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "group_size: 8" in shown.stdout

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 
 from rlfw.cli import main
 
+pytestmark = pytest.mark.medium
+
 ENV = """
 import gymnasium, numpy as np
 from gymnasium import spaces

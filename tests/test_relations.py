@@ -18,6 +18,8 @@ import rlfw
 from rlfw import registry
 from rlfw.composition import ALGORITHM_AXES, Composition
 
+pytestmark = pytest.mark.medium
+
 registry.load_components()
 REFUSED: dict[str, str] = json.loads((Path(__file__).parent / "fixtures" / "refused.json").read_text())
 NEEDED = {  # keys without which a part does not stand

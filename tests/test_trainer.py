@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 import rlfw
 from rlfw.errors import RunError, UserError
 
+pytestmark = pytest.mark.medium
+
 QUIET = ["progress=false", "tensorboard=false"]
 PPO = ["algorithm=ppo", "env=cartpole", "sampler.steps.num_envs=4", "sampler.steps.num_steps=32", "iterations=3"]
 GRPO = ["algorithm=grpo", "env=cartpole", "sampler.episodes.num_episodes=16", "iterations=3"]

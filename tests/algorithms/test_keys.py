@@ -12,6 +12,8 @@ from rlfw import registry
 from rlfw.interfaces import Knobs
 from rlfw.run import checkpoints
 
+pytestmark = pytest.mark.medium
+
 registry.load_components()
 
 # axis.part.key -> two values, and what else must hold for them to differ

@@ -68,9 +68,9 @@ def test_weights_of_named_reward_functions():
 
 
 def test_unknown_and_missing_weights_are_refused():
-    with pytest.raises(rlfw.UserError, match="names wrong; this env scores right"):
+    with pytest.raises(rlfw.UserError, match="no reward function wrong; there are right"):
         returns(["reward=weighted", "reward.weighted.weights={wrong: 1}"], {"right": [1, 0]})
-    with pytest.raises(rlfw.UserError, match="nothing by name"):
+    with pytest.raises(rlfw.UserError, match="it scores nothing by name"):
         returns(["reward=weighted", "reward.weighted.weights={wrong: 1}"], [1, 0])
     with pytest.raises(rlfw.UserError, match=r"reward\.weighted\.weights is empty"):
         returns(["reward=weighted"], {"right": [1, 0]})

@@ -531,11 +531,11 @@ def test_a_saved_policy_is_a_transformers_folder_and_comes_back(architecture, ti
     close(write(other).logprobs, done.logprobs, atol=0)
     values = policy.values(done.context, done.ids, done.mask)
     with torch.no_grad():
-        flat.groups[0].flat.zero_()
+        flat.flats[0].zero_()
         policy.critic.head.weight.zero_()
     assert not policy.model(ids).logits.any()
     policy.load(tmp_path)
-    assert flat.groups[0].flat.any()  # the views of the flat buffer took the weights
+    assert flat.flats[0].any()  # the views of the flat buffer took the weights
     close(policy.score(done.context, done.ids, done.mask).logprobs, done.logprobs)
     close(policy.values(done.context, done.ids, done.mask), values)
 
