@@ -101,8 +101,7 @@ class Whiten(Normalize):
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         steps = batch.gather(advantages)
-        centered = F.center(steps)
-        scaled = F.safe_divide(centered, F.std_of_centered(centered, self.ddof), self.eps)
+        scaled = F.whiten(steps, self.ddof, self.eps)
         if not self.shift:
             scaled = scaled + steps.mean()
         return batch.scatter(scaled)

@@ -72,10 +72,11 @@ class CartPoleVectorEnv(VectorEnv):
         if self._num_idle:
             change[:, self._idle] = 0.0
         self._state += change
-        self.elapsed += ~self._idle
+        self.elapsed += ~self._idle if self._num_idle else 1
         self.observations[:] = self._state.T
         rewards = np.ones(self.num_envs)
-        terminated: np.ndarray = np.any(np.abs(self._state[::2]) > LIMITS, 0)
+        too_far, too_tilted = np.abs(self._state[::2]) > LIMITS
+        terminated = too_far | too_tilted
         truncated = self.elapsed >= self.max_episode_steps
         if self._num_idle:
             rewards[self._idle], terminated[self._idle], truncated[self._idle] = 0.0, False, False

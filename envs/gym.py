@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -255,7 +256,9 @@ class GymEnv(Env):
     def _checked(self, vector: Any, observations: np.ndarray, rewards: np.ndarray | None = None) -> np.ndarray:
         """``observations`` [N, ...], or a RunError if they or the ``rewards`` [N] hold a number that is not finite."""
         for what, array in (("an observation", observations), ("a reward", rewards)):
-            if array is not None and not np.isfinite(array).all():
+            if array is None or math.isfinite(np.vdot(array, array)):  # the short way in a loop of small arrays
+                continue
+            if not np.isfinite(array).all():
                 i = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))[0])
                 bad = array[i] if array.ndim == 1 else array[i][~np.isfinite(array[i])][0]
                 raise RunError(

@@ -20,7 +20,7 @@ from rlfw.interfaces import NEEDS, LearnedBaseline, Part, Penalty, Scored, Surro
 from rlfw.rollout import ABSENT, Batch, Current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -38,6 +38,11 @@ class Loss:
     critic: Tensor | None  # the critic's share
     new: Current
     batch: Batch  # the rows, as the parts read them
+
+    def detach(self) -> Loss:
+        """Without the graph, whose memory is free again."""
+        critic = None if self.critic is None else self.critic.detach()
+        return Loss(self.total.detach(), self.policy.detach(), critic, self.new.detach(), self.batch)
 
 
 class Composition:
@@ -102,6 +107,13 @@ class Composition:
             )
         if "values" in self.needs and self.critic is None:
             raise UserError(f"{self.needing('values')} reads values, which a critic gives: set baseline=critic")
+
+    def check_scores(self, env: str, names: Sequence[str]) -> None:
+        """Refuse a reward part that reads what the env does not score."""
+        for reward in self.rewards:
+            for missing in sorted(reward.scores - set(names)):
+                there = registry.suggest(missing, names) if names else "; it scores nothing by name"
+                raise UserError(f"{self.names[id(reward)]}: env={env} has no reward function {missing}{there}")
 
     def check_sampler(self) -> None:
         """Refuse a sampler that cannot give what the parts need."""

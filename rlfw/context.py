@@ -21,6 +21,8 @@ class Observations:
     single: bool = False  # every row is one step: T == 1 and S == B
 
     def rows(self, index: Tensor) -> Observations:
+        if self.single:
+            return replace(self, flat=self.flat.index_select(0, index))
         length = self.mask.sum(1)  # [B]
         start = length.cumsum(0) - length
         mask = self.mask[index]

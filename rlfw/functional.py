@@ -11,13 +11,14 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 MAX_LOG_RATIO = 20.0  # exp(20) = 5e8: larger ratios are held here, so that no exp overflows behind a clip
 
 
 def masked(x: Tensor, mask: Tensor) -> Tensor:
     """x on the mask, 0 elsewhere, whatever stands there (NaN included)."""
-    return torch.where(mask, x, torch.zeros_like(x))
+    return torch.where(mask, x, 0)
 
 
 def row_sum(x: Tensor, mask: Tensor) -> Tensor:
@@ -129,8 +130,17 @@ def center(x: Tensor) -> Tensor:
     """A vector minus its mean; exactly 0 where all are equal, in any precision."""
     if len(x) == 0:
         return x
-    x = x - x.min()
+    x = x - x[:1]
     return x - x.mean()
+
+
+def whiten(x: Tensor, ddof: int, eps: float) -> Tensor:
+    """A vector less its mean over its standard deviation + eps; exactly 0 where all are equal, in any precision."""
+    if len(x) <= ddof:
+        return torch.zeros_like(x)
+    x = x - x[:1]
+    scale, mean = torch.std_mean(x, correction=ddof)
+    return safe_divide(x - mean, scale, eps)
 
 
 def std(x: Tensor, ddof: int) -> Tensor:
@@ -146,7 +156,7 @@ def std_of_centered(x: Tensor, ddof: int) -> Tensor:
 
 def safe_divide(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """x / (scale + eps), and 0 where the scale is 0: no spread, no signal, whatever eps."""
-    return torch.where(scale > 0, x / torch.where(scale > 0, scale + eps, 1.0), 0.0)
+    return x / torch.where(scale > 0, scale + eps, torch.inf)
 
 
 # ------------------------------------------------------------------------------------------------ ratio and KL
@@ -158,9 +168,12 @@ def exp_ratio(log_ratio: Tensor) -> Tensor:
 
 
 def clip_surrogate(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """PPO's objective min(r A, clip(r, 1 - low, 1 + high) A) (arXiv:1707.06347), to be maximised. [B, T]."""
-    ratio = exp_ratio(log_ratio)
-    return torch.min(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    """PPO's objective min(r A, clip(r, 1 - low, 1 + high) A) (arXiv:1707.06347), to be maximised. [B, T].
+
+    That is r A, held at (1 + high) A where A > 0 and at (1 - low) A elsewhere.
+    """
+    ceiling = torch.where(advantages > 0, (1 + high) * advantages, (1 - low) * advantages)
+    return (exp_ratio(log_ratio) * advantages).clamp(max=ceiling)
 
 
 KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
@@ -185,11 +198,11 @@ def kl_estimate(d: Tensor, estimator: str) -> Tensor:
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None, clip: float | None) -> Tensor:
     """(v - R)^2 / 2; with a clip the larger of that and (clip(v, v_old +- clip) - R)^2 / 2. [B, T]."""
-    loss = (values - returns) ** 2
+    loss = mse_loss(values, returns, reduction="none")
     if clip is not None:
         assert old_values is not None
         clipped = old_values + (values - old_values).clamp(-clip, clip)
-        loss = torch.max(loss, (clipped - returns) ** 2)
+        loss = torch.max(loss, mse_loss(clipped, returns, reduction="none"))
     return 0.5 * loss
 
 

@@ -43,7 +43,7 @@ class Gradient(ABC):
 
     @abstractmethod
     def add(self, rows: Batch, coefficients: Tensor) -> Loss:
-        """Add the gradient of these rows to what is there."""
+        """Add the gradient of these rows to what is there. What comes back is detached."""
 
 
 class EagerGradient(Gradient):
@@ -52,7 +52,7 @@ class EagerGradient(Gradient):
     def add(self, rows: Batch, coefficients: Tensor) -> Loss:
         loss: Loss = self.objective(rows, coefficients)
         loss.total.backward()
-        return loss
+        return loss.detach()
 
 
 class CompiledGradient(Gradient):

@@ -30,7 +30,7 @@ def _mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def _floats(found: Mapping[str, Tensor]) -> Numbers:
     """One transfer for all of them."""
-    values = torch.stack([value.detach().double().reshape(()) for value in found.values()]).tolist() if found else []
+    values = torch.stack([value.double() for value in found.values()]).tolist() if found else []
     return dict(zip(found, values, strict=True))
 
 

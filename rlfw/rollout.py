@@ -221,3 +221,8 @@ class Current:
     log_ratio: Tensor = ABSENT  # [B, T] log(pi / pi_old) at the ratio's level; None under ratio=none
     entropy: Tensor = ABSENT  # [B, T]
     values: Tensor = ABSENT  # [B, T]
+
+    def detach(self) -> Current:
+        """The same numbers without gradients."""
+        fields = (self.logprobs, self.log_ratio, self.entropy, self.values)
+        return Current(*(ABSENT if x is None else x.detach() for x in fields))

@@ -64,6 +64,7 @@ class Trainer:
     def _check_composition(self) -> None:
         """Refuse what cannot run, before any time is spent."""
         self.composition.check_sampler()
+        self.composition.check_scores(self.env.name, self.env.score_names)
         if self.env.whole_episodes_only and not self.composition.sampler.whole_episodes:
             raise UserError(f"env={self.env.name} gives whole episodes alone: set sampler=episodes")
         if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
@@ -234,9 +235,7 @@ class Trainer:
         if not watchers:
             return False
         steps = sum(loss.batch.mask.sum() for loss in losses)
-        total = sum(
-            metrics.approx_kl(loss.new.logprobs.detach(), loss.batch) * loss.batch.mask.sum() for loss in losses
-        )
+        total = sum(metrics.approx_kl(loss.new.logprobs, loss.batch) * loss.batch.mask.sum() for loss in losses)
         kl = float(total / steps)
         return any(controller.stops(kl) for controller in watchers)
 

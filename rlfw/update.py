@@ -32,8 +32,8 @@ class Trace:
             return found
         count = len(self.losses)
         flat = [loss for step in self.losses for loss in step]
-        found["loss/total"] = torch.stack([loss.total.detach() for loss in flat]).sum().item() / count
-        found["loss/policy_avg"] = torch.stack([loss.policy.detach() for loss in flat]).sum().item() / count
+        found["loss/total"] = torch.stack([loss.total for loss in flat]).sum().item() / count
+        found["loss/policy_avg"] = torch.stack([loss.policy for loss in flat]).sum().item() / count
         new = metrics.side_by_side([loss.new for loss in flat])
         found.update(metrics.update_metrics(composition, new, Batch.cat([loss.batch for loss in flat])))
         for name in self.norms[0]:

@@ -288,3 +288,11 @@ def test_value_clip_takes_the_larger_loss(old: float, new: float, target: float,
     assert v.grad is not None
     close(found.detach(), [[loss]], 1e-6)
     close(v.grad, [[gradient]], 1e-6)
+
+
+def test_a_clip_without_upper_end_is_the_plain_product():
+    """min(r A, clip(r, 0, inf) A) = r A, at A = 0 too."""
+    log_ratio = torch.tensor([-1.0, 0.0, 2.0])
+    for advantage in (-1.0, 0.0, 1.0):
+        found = F.clip_surrogate(log_ratio, torch.full((3,), advantage), 1.0, math.inf)
+        torch.testing.assert_close(found, log_ratio.exp() * advantage)

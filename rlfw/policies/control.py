@@ -111,7 +111,7 @@ class ControlPolicy(Policy):
         elif features is None:
             features = self.body(observations)
         values: Tensor = self.critic["output"](features)
-        return values[:, 0]
+        return values.squeeze(1)
 
     # -------------------------------------------------------------------------------------------- critic, reference
 

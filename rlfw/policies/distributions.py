@@ -56,7 +56,7 @@ class Categorical(Distribution):
 
     def score(self, outputs: Tensor, actions: Tensor, entropy: bool = False) -> tuple[Tensor, Tensor]:
         logits = outputs.log_softmax(-1)
-        logprobs = logits.gather(-1, actions[..., None])[..., 0]
+        logprobs = logits.gather(-1, actions[..., None]).squeeze(-1)
         return logprobs, -(logits.exp() * logits).sum(-1) if entropy else ABSENT
 
 

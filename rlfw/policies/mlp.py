@@ -30,37 +30,38 @@ class _TanhLayers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        weights, seen = parameters[::2], [x]
-        for weight, bias in zip(weights, parameters[1::2], strict=True):
-            x = torch.addmm(bias, x, weight.t())
-            np.tanh(x.numpy(), out=x.numpy())
-            seen.append(x)
-        ctx.save_for_backward(*seen, *weights)
+        ctx.layers = []  # input, weight and output of each
+        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+            y = torch.addmm(bias, x, weight.t())
+            np.tanh(y.numpy(), out=y.numpy())
+            ctx.layers.append((x, weight, y.detach()))
+            x = y
         return x
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        layers = len(saved) // 2
-        seen, weights = saved[: layers + 1], saved[layers + 1 :]
         found: list[Tensor] = []
-        for i in reversed(range(layers)):
-            gradient = torch.ops.aten.tanh_backward(gradient, seen[i + 1])
-            found += [gradient.sum(0), (seen[i].t() @ gradient).t()]  # bias, weight
-            if i or ctx.needs_input_grad[0]:
-                gradient = gradient @ weights[i]
+        for x, weight, y in reversed(ctx.layers):
+            gradient = torch.ops.aten.tanh_backward(gradient, y)
+            found += [gradient.sum(0), (x.t() @ gradient).t()]  # bias, weight
+            if x is not ctx.layers[0][0] or ctx.needs_input_grad[0]:
+                gradient = gradient @ weight
         return (gradient if ctx.needs_input_grad[0] else None), *reversed(found)
 
 
 class TanhLayers(nn.Sequential):
     """Linear layers, each followed by a tanh."""
 
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self._all = list(self.parameters())  # asked for once: the search costs as much as a layer
+
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or not x.is_cpu:
             layers: Tensor = super().forward(x)
             return layers
-        found: Tensor = _TanhLayers.apply(x, *self.parameters())
+        found: Tensor = _TanhLayers.apply(x, *self._all)
         return found
 
 

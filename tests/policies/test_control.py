@@ -12,7 +12,7 @@ from rlfw.context import Observations
 from rlfw.errors import UserError
 from rlfw.interfaces import ControlSpec, TextSpec
 from rlfw.policies.cnn import CNNPolicy
-from rlfw.policies.mlp import MLPPolicy
+from rlfw.policies.mlp import MLPPolicy, TanhLayers
 from rlfw.seeding import Streams
 
 N, K = 3, 5
@@ -322,3 +322,19 @@ def test_bad_settings_are_refused():
         make(CNNPolicy)
     with pytest.raises(UserError, match=r"policy=mlp acts on arrays .* write policy=causal_lm"):
         MLPPolicy(TextSpec("ab", 4, 4), Streams(0))
+
+
+@pytest.mark.parametrize("into_input", [False, True])
+def test_tanh_layers_are_their_layers_one_after_the_other(into_input: bool) -> None:
+    """Values and gradients, also that of the input, are those of the plain modules."""
+    torch.manual_seed(0)
+    sizes = [(3, 8), (8, 8), (8, 5)]
+    body = TanhLayers(*(m for size in sizes for m in (torch.nn.Linear(*size), torch.nn.Tanh())))
+    found = []
+    for network in (body, torch.nn.Sequential(*body)):
+        x = torch.linspace(-3, 3, 12).reshape(4, 3).requires_grad_(into_input)
+        y = network(x)
+        inputs = [*body.parameters(), *([x] if into_input else [])]
+        found.append([y, *torch.autograd.grad(y.square().sum(), inputs)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
