@@ -12,7 +12,7 @@ from rlfw.interfaces import Controller
 from rlfw.registry import register, suggest
 
 if TYPE_CHECKING:
-    from rlfw.interfaces import Knobs
+    from rlfw.knobs import Knobs
 
 
 @register("controller", "anneal")

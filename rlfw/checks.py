@@ -9,6 +9,8 @@ from rlfw.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from omegaconf import DictConfig
+
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
@@ -29,3 +31,25 @@ def above(key: str, value: float | None, low: float) -> None:
 def between(key: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
         raise UserError(f"{key}={value}: it must lie in [{low}, {high}]")
+
+
+def root(cfg: DictConfig) -> None:
+    """The root keys."""
+    if cfg.total_steps is None and cfg.iterations is None:
+        raise UserError("there is no budget: give total_steps=N or iterations=N")
+    if cfg.total_steps is not None and cfg.iterations is not None:
+        raise UserError("the budget is total_steps=N or iterations=N, not both")
+    for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads", "dump"):
+        at_least(key, cfg[key], 1)
+    for key in ("lr", "seed"):
+        at_least(key, cfg[key], 0)
+    above("max_grad_norm", cfg.max_grad_norm, 0)
+    between("gamma", cfg.gamma, 0, 1)
+    at_least("warmup.steps", cfg.warmup.steps, 0)
+    at_least("warmup.batch_size", cfg.warmup.batch_size, 1)
+    above("warmup.lr", cfg.warmup.lr, 0)
+    at_least("evaluation.every", cfg.evaluation.every, 0)
+    at_least("evaluation.episodes", cfg.evaluation.episodes, 1)
+    at_least("checkpoint.every", cfg.checkpoint.every, 0)
+    at_least("checkpoint.keep", cfg.checkpoint.keep, -1)
+    one_of("update", cfg["update"], ("eager", "compile"))

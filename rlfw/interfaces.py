@@ -28,13 +28,14 @@ from torch import Tensor, nn
 from rlfw.rollout import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import numpy as np
     from gymnasium import spaces
 
     from rlfw.context import Prompts
+    from rlfw.knobs import Knobs
     from rlfw.rollout import Batch, Context, Current, Rollout
     from rlfw.seeding import Streams
 
@@ -366,31 +367,3 @@ class Optimizer(Part, ABC):
     @abstractmethod
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """``groups``: torch's parameter groups, each with its own lr."""
-
-
-class Knobs:
-    """Named numbers that a controller may turn."""
-
-    def __init__(self) -> None:
-        self._knobs: dict[str, tuple[Callable[[], float], Callable[[float], None]]] = {}
-
-    def add(self, name: str, get: Callable[[], float], set: Callable[[float], None]) -> None:
-        self._knobs[name] = (get, set)
-
-    def add_attribute(self, name: str, owner: object, key: str) -> None:
-        self.add(name, lambda: getattr(owner, key), lambda value: setattr(owner, key, value))
-
-    def discard(self, name: str) -> None:
-        self._knobs.pop(name, None)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._knobs
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._knobs)
-
-    def __getitem__(self, name: str) -> float:
-        return self._knobs[name][0]()
-
-    def __setitem__(self, name: str, value: float) -> None:
-        self._knobs[name][1](value)

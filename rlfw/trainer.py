@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlfw import metrics, registry
+from rlfw import checks, metrics, registry
 from rlfw.checkpoint import save_state
-from rlfw.checks import at_least, one_of
 from rlfw.composition import Composition
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
 from rlfw.gradient import GRADIENTS, Objective
-from rlfw.interfaces import Knobs
+from rlfw.knobs import Knobs
 from rlfw.optim import FlatOptimizer, ParameterGroup
 from rlfw.probe import dump
 from rlfw.progress import Progress
@@ -43,7 +42,7 @@ class Trainer:
     """Trains one composition on one env."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        check(cfg)
+        checks.root(cfg)
         self.cfg = cfg
         self.streams = Streams(cfg.seed)
         self.env: Env = self._build("env", gamma=cfg.gamma, streams=self.streams)
@@ -95,25 +94,10 @@ class Trainer:
             groups.append(ParameterGroup("critic", own, critic.lr, critic.max_grad_norm))
         self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
         self.gradient = GRADIENTS[cfg["update"]](Objective(self.policy, self.composition), self.optimizer)
-        self.knobs = self._knobs()
+        knobs = Knobs.of(self.composition, cfg, self.optimizer)
         for controller in self.controllers:
-            controller.start(self.knobs)
+            controller.start(knobs)
         self.single_step = cfg.epochs * cfg.num_minibatches == 1
-
-    def _knobs(self) -> Knobs:
-        """lr, and every number of every part by its key."""
-        knobs, critic = Knobs(), self.composition.critic
-        for name, part in self.composition.parts.items():
-            axis, key_of = name.split(".")
-            for key, value in self.cfg[axis][key_of].items():
-                if isinstance(value, float):
-                    knobs.add_attribute(f"{name}.{key}", part, str(key))
-            if part is critic:  # its optimizer settings are read once, when the parameter group is made
-                knobs.discard(f"{name}.max_grad_norm")
-                if critic.lr is not None:
-                    knobs.add(f"{name}.lr", *self.optimizer.lr_knob("critic"))
-        knobs.add("lr", *self.optimizer.lr_knob("policy"))
-        return knobs
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -308,24 +292,3 @@ class Trainer:
             "streams": self.streams.state_dict(),
         }
         save_state(folder, "state", state)
-
-
-def check(cfg: DictConfig) -> None:
-    """The root keys."""
-    if cfg.total_steps is None and cfg.iterations is None:
-        raise UserError("there is no budget: give total_steps=N or iterations=N")
-    if cfg.total_steps is not None and cfg.iterations is not None:
-        raise UserError("the budget is total_steps=N or iterations=N, not both")
-    for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads"):
-        at_least(key, cfg[key], 1)
-    for key in ("lr", "seed", "warmup.steps", "evaluation.every", "checkpoint.every"):
-        at_least(key, _get(cfg, key), 0)
-    if not 0 <= cfg.gamma <= 1:
-        raise UserError(f"gamma={cfg.gamma}: it must lie in [0, 1]")
-    one_of("update", cfg["update"], tuple(GRADIENTS))
-
-
-def _get(cfg: DictConfig, key: str) -> float:
-    from omegaconf import OmegaConf
-
-    return float(OmegaConf.select(cfg, key))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import rlfw
-from rlfw.interfaces import Knobs
+from rlfw.knobs import Knobs
 
 
 class Turned:

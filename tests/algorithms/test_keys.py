@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import rlfw
 from rlfw import registry
-from rlfw.interfaces import Knobs
+from rlfw.knobs import Knobs
 from rlfw.run import checkpoints
 
 pytestmark = pytest.mark.medium
