@@ -120,7 +120,7 @@ def test_micro_batches_do_not_matter(words: list[str], rows: int, tmp_path: Path
 
 def test_a2c_is_ppo_with_one_epoch_and_one_minibatch(tmp_path: Path) -> None:
     """arXiv:2205.09123: at the first and only step the ratio is 1, so the clipped gradient is the policy gradient."""
-    a = train(tmp_path / "a", "algorithm=a2c", "env=cartpole", "iterations=5")
+    a = train(tmp_path / "a", "algorithm=a2c", "env=cartpole", "sampler.steps.num_steps=5", "iterations=5")
     words = [
         "algorithm=ppo",
         "env=cartpole",
