@@ -9,7 +9,7 @@ from rlfw import functional as F
 from rlfw.checks import at_least, between, one_of
 from rlfw.errors import UserError
 from rlfw.interfaces import Penalty, Surrogate
-from rlfw.registry import register
+from rlfw.registry import register, register_alias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +87,7 @@ class KL(Penalty):
 
 register("regularizer", "kl")(KL)
 register("regularizer", "kl_old", to="old", coef=1.0)(KL)
+register_alias("regularizer", "both", ["clip", "kl"])
 
 
 @register("regularizer", "entropy")

@@ -126,6 +126,8 @@ def _list(words: list[str]) -> int:
                 part = registry.entry(group, name)
                 keys = {key: {"type": kind, "default": default} for key, (kind, default) in part.keys.items()}
                 rows.append({"axis": group, "name": name, "summary": part.summary, "keys": keys})
+        for name, several in registry.aliases(group).items():
+            rows.append({"axis": group, "name": name, "summary": f"Stands for [{','.join(several)}].", "keys": {}})
     if args.json:
         print(json.dumps(rows, default=str))
         return 0
@@ -137,22 +139,11 @@ def _list(words: list[str]) -> int:
 
 
 def _root_keys() -> str:
-    """Every root key with its default and its comment, from the source of the schema."""
-    import inspect
+    """Every root key with its default and its line of help."""
+    from rlfw.schema import root_keys
 
-    from rlfw import config
-
-    lines = [HELP, "root keys"]
-    for schema, prefix in (
-        (config.Config, ""),
-        *((c, f"{c.__name__.lower()}.") for c in (config.Warmup, config.Evaluation, config.Checkpoint)),
-    ):
-        for line in inspect.getsource(schema).splitlines():
-            declaration, _, comment = line.strip().partition("  # ")
-            if comment:
-                name, _, rest = declaration.partition(": ")
-                lines.append(f"  {prefix}{name:<22} {rest.partition(' = ')[2] or '':<10} {comment}")
-    return "\n".join(lines)
+    rows = [(name, "null" if default is None else str(default).lower(), text) for name, default, text in root_keys()]
+    return "\n".join([HELP, "root keys", *(f"  {name:<20} {default:<8} {text}" for name, default, text in rows)])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,74 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlfw import registry
 from rlfw.errors import UserError
+from rlfw.schema import Checkpoint, Config, Evaluation, Warmup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-
-BOTH = ["clip", "kl"]  # what regularizer=both stands for
-
-
-@dataclass
-class Warmup:
-    """A supervised warm start on the task's own answers; the model after it is the reference."""
-
-    steps: int = 0  # optimizer steps; 0: none
-    batch_size: int = 64  # pairs a step
-    lr: float = 2e-3  # Adam's, after a linear rise over the first 30 steps
-
-
-@dataclass
-class Evaluation:
-    """Evaluation while training: own environments, own random streams, frozen normalisers."""
-
-    every: int = 0  # iterations between evaluations; 0: never
-    episodes: int = 20  # greedy episodes (or completions) an evaluation
-
-
-@dataclass
-class Checkpoint:
-    """When the run is saved."""
-
-    every: int = 0  # iterations between checkpoints; 0: ten in a run
-    keep: int = 2  # the newest ones that are kept; -1: all
-
-
-@dataclass
-class Config:
-    """The root keys. What belongs to a part lives under axis.part.key instead."""
-
-    seed: int = 0
-    out: str | None = None  # the run's folder; null: a fresh one under runs/
-    total_steps: int | None = None  # the budget: env steps on gymnasium, completions on text
-    iterations: int | None = None  # the budget in rollouts with their updates, instead of total_steps
-    gamma: float = 0.99  # discount factor a step
-    lr: float = 3e-4  # learning rate of the policy
-    max_grad_norm: float = 0.5  # the policy's gradient is scaled down to this norm; inf: never
-    epochs: int = 1  # passes over each rollout
-    num_minibatches: int = 1  # optimizer steps an epoch
-    micro_batch_rows: int | None = None  # rows a forward pass: memory only, no effect on the numbers
-    update: str = "eager"  # eager, or compile (torch.compile of the minibatch step)
-    threads: int = 1  # torch's threads; parallel work goes to runs
-    tensorboard: bool = True
-    progress: bool = True  # the progress bar
-    dump: int | None = None  # the iteration whose first minibatch is written to minibatch.safetensors, for rlfw.probe
-    plugins: list[str] = field(default_factory=list)  # Python files with parts; from the command line alone
-    warmup: Warmup = field(default_factory=Warmup)
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    env: dict[str, Any] = field(default_factory=dict)
-    policy: dict[str, Any] = field(default_factory=dict)
-    sampler: dict[str, Any] = field(default_factory=dict)
-    reward: dict[str, Any] = field(default_factory=dict)
-    baseline: dict[str, Any] = field(default_factory=dict)
-    normalize: dict[str, Any] = field(default_factory=dict)
-    ratio: dict[str, Any] = field(default_factory=dict)
-    regularizer: dict[str, Any] = field(default_factory=dict)
-    weight: dict[str, Any] = field(default_factory=dict)
-    aggregation: dict[str, Any] = field(default_factory=dict)
-    controller: dict[str, Any] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -121,7 +57,6 @@ def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ())
     for axis in registry.LISTS:
         if "none" not in registry.names(axis):
             store.store(group=axis, name="none", node={})
-    store.store(group="regularizer", name="both", node={"defaults": BOTH})
     for name in experiments:
         path = _experiment_path(name)
         if path is None:
@@ -194,7 +129,7 @@ def _check_lists(typed: list[tuple[str, Any]]) -> None:
     for axis, value in typed:
         if axis not in registry.LISTS or not isinstance(value, list):
             continue
-        names = [name for word in value for name in (BOTH if word == "both" else [word])]
+        names = [name for word in value for name in registry.aliases(axis).get(str(word), [word])]
         written = f"{axis}=[{','.join(map(str, value))}]"
         for name in names:
             if names.count(name) > 1:
@@ -290,7 +225,7 @@ def choices(group: str) -> list[str]:
     """Every name that group=NAME takes."""
     own = registry.names(group) if group in registry.AXES else []
     shared = list(registry.presets(group)) if group in registry.PRESETS else []
-    more = (["both"] if group == "regularizer" else []) + (["none"] if group in registry.LISTS else [])
+    more = [*registry.aliases(group), *(["none"] if group in registry.LISTS else [])]
     return [*shared, *own, *more]
 
 

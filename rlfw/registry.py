@@ -65,6 +65,7 @@ class Entry:
 
 
 _PARTS: dict[str, dict[str, Entry]] = {axis: {} for axis in AXES}
+_ALIASES: dict[str, dict[str, list[str]]] = {axis: {} for axis in AXES}
 _PRESETS: dict[str, dict[str, str]] = {group: {} for group in PRESETS}  # name -> its first comment line
 
 
@@ -104,6 +105,17 @@ def _default(part: Any, key: inspect.Parameter) -> Any:
         key.name
     )  # a dataclass hides default_factory from its signature
     return made.default_factory() if made is not None and made.default_factory is not MISSING else key.default
+
+
+def register_alias(axis: str, name: str, names: list[str]) -> None:
+    """``axis=name`` stands for several parts of a list axis."""
+    _ALIASES[axis][name] = names
+    ConfigStore.instance().store(group=axis, name=name, node={"defaults": list(names)})
+
+
+def aliases(group: str) -> dict[str, list[str]]:
+    """Words that stand for several parts of an axis."""
+    return _ALIASES.get(group, {})
 
 
 def entry(axis: str, name: str) -> Entry:

@@ -1,0 +1,93 @@
+"""The root keys of a configuration. What belongs to a part lives under axis.part.key instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+def key(default: Any, text: str) -> Any:
+    """A field with its line of help."""
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+def parts() -> Any:
+    """The field of an axis: name -> part and its keys."""
+    return field(default_factory=dict)
+
+
+@dataclass
+class Warmup:
+    """A supervised warm start on the task's own answers; the model after it is the reference."""
+
+    steps: int = key(0, "optimizer steps of a supervised warm start on the task's answers; 0: none")
+    batch_size: int = key(64, "pairs a step")
+    lr: float = key(2e-3, "Adam's, after a linear rise over the first 30 steps")
+
+
+@dataclass
+class Evaluation:
+    """Evaluation while training: own environments, own random streams, frozen normalisers."""
+
+    every: int = key(0, "iterations between evaluations; 0: never")
+    episodes: int = key(20, "greedy episodes (or completions) an evaluation")
+
+
+@dataclass
+class Checkpoint:
+    """When the run is saved."""
+
+    every: int = key(0, "iterations between checkpoints; 0: ten in a run")
+    keep: int = key(2, "the newest ones that are kept; -1: all")
+
+
+@dataclass
+class Config:
+    """The root."""
+
+    seed: int = key(0, "of every random stream")
+    out: str | None = key(None, "the run's folder; null: a fresh one under runs/")
+    total_steps: int | None = key(None, "the budget: env steps on gymnasium, completions on text")
+    iterations: int | None = key(None, "the budget in rollouts with their updates, instead of total_steps")
+    gamma: float = key(0.99, "discount factor a step")
+    lr: float = key(3e-4, "learning rate of the policy")
+    max_grad_norm: float = key(0.5, "the policy's gradient is scaled down to this norm; inf: never")
+    epochs: int = key(1, "passes over each rollout")
+    num_minibatches: int = key(1, "optimizer steps an epoch")
+    micro_batch_rows: int | None = key(None, "rows a forward pass: memory only, no effect on the numbers")
+    update: str = key("eager", "eager, or compile (torch.compile of the minibatch step)")
+    threads: int = key(1, "torch's threads; parallel work goes to runs")
+    tensorboard: bool = key(True, "write TensorBoard events")
+    progress: bool = key(True, "show the progress bar")
+    dump: int | None = key(None, "the iteration whose first minibatch is written down as rlfw.probe's arguments")
+    plugins: list[str] = key([], "Python files with parts; from the command line alone")
+    warmup: Warmup = field(default_factory=Warmup)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    env: dict[str, Any] = parts()
+    policy: dict[str, Any] = parts()
+    sampler: dict[str, Any] = parts()
+    reward: dict[str, Any] = parts()
+    baseline: dict[str, Any] = parts()
+    normalize: dict[str, Any] = parts()
+    ratio: dict[str, Any] = parts()
+    regularizer: dict[str, Any] = parts()
+    weight: dict[str, Any] = parts()
+    aggregation: dict[str, Any] = parts()
+    controller: dict[str, Any] = parts()
+    optimizer: dict[str, Any] = parts()
+
+
+def root_keys(schema: Any = None, prefix: str = "") -> list[tuple[str, Any, str]]:
+    """(key, default, help) of every root key, nested ones with their path."""
+    found = []
+    schema = Config() if schema is None else schema
+    for f in fields(schema):
+        value = getattr(schema, f.name)
+        if is_dataclass(value):
+            found += root_keys(value, f"{prefix}{f.name}.")
+        elif "help" in f.metadata:
+            found.append((prefix + f.name, value, f.metadata["help"]))
+    return found
