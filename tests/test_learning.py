@@ -187,7 +187,8 @@ def test_cartpole_with_the_preset_defaults(algorithm: str, tmp_path: Path) -> No
 
 def test_what_is_learnt_under_a_short_limit_lasts_longer(tmp_path: Path) -> None:
     """Trained on episodes cut at 50 steps, it balances for 200 and more."""
-    words = ["lr=3e-4", "gamma=0.99", "baseline.critic.gae_lambda=1.0", "env.gym.max_episode_steps=50", "seed=1"]
+    words = ["lr=3e-4", "gamma=0.99", "baseline.critic.gae_lambda=1.0", "sampler.steps.num_steps=128", "seed=1"]
+    words.append("env.gym.max_episode_steps=50")
     run = train(tmp_path / "run", "algorithm=ppo", "env=cartpole", *words)
     long = evaluate_run(run, 50, overrides=["env.gym.max_episode_steps=500"])
     assert long["return"].mean >= 200

@@ -58,7 +58,7 @@ TEXT = ["env=reverse_sort", "total_steps=30720"]
 ZOO_CAR = ["algorithm=ppo", "env=mountain_car", file("mountain_car_zoo")]
 PLAIN_CAR = [*ZOO_CAR, "env.gym.normalize_observations=false", "env.gym.normalize_rewards=false"]
 ACROBOT = ["algorithm=ppo", "env=acrobot", file("acrobot_zoo")]
-LONG_VIEW = ["lr=3e-4", "gamma=0.99", "baseline.critic.gae_lambda=1.0"]
+LONG_VIEW = ["lr=3e-4", "gamma=0.99", "baseline.critic.gae_lambda=1.0", "sampler.steps.num_steps=128"]
 SHORT = ("env.gym.max_episode_steps=500",)
 BARS = {
     "ppo_cartpole": Bar(
