@@ -6,7 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from rlfw.checks import above, one_of
+from rlfw.checks import above, at_least, one_of
 from rlfw.errors import UserError
 from rlfw.interfaces import Controller
 from rlfw.registry import register, suggest
@@ -31,6 +31,7 @@ class Anneal(Controller):
 
     def __post_init__(self) -> None:
         one_of("controller.anneal.shape", self.shape, ("linear", "cosine"))
+        at_least("controller.anneal.final", self.final, 0)
 
     def start(self, knobs: Knobs) -> None:
         if self.knob not in knobs:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlfw.checks import above, at_least, between
+from rlfw.checks import above, at_least, below, between
 from rlfw.interfaces import Optimizer
 from rlfw.registry import register
 
@@ -24,8 +24,9 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        between("optimizer.adam.beta1", self.beta1, 0, 1)
-        between("optimizer.adam.beta2", self.beta2, 0, 1)
+        for key, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            at_least(f"optimizer.adam.{key}", beta, 0)
+            below(f"optimizer.adam.{key}", beta, 1)
         above("optimizer.adam.eps", self.eps, 0)
         at_least("optimizer.adam.weight_decay", self.weight_decay, 0)
 

@@ -58,7 +58,8 @@ class ClipReward(Reward):
 class Weighted(Reward):
     """Re-weighs an env's named reward functions: each row's last step gets sum_k weights[k] scores[k].
 
-    ``weights``: one number for each reward function by name; a name left out keeps weight 0. It replaces the env's
+    ``weights``: one number for each reward function by name; a name left out keeps weight 0, and so does
+    a function that had no opinion on a row. It replaces the env's
     own sum, so it stands first in the list.
     """
 
@@ -72,7 +73,7 @@ class Weighted(Reward):
         self.scores = frozenset(self.weights)
 
     def __call__(self, batch: Batch) -> Tensor:
-        total = sum(weight * batch.scores[name] for name, weight in self.weights.items())
+        total = sum(weight * batch.scores[name].nan_to_num(nan=0.0) for name, weight in self.weights.items())
         rewards = torch.zeros_like(batch.rewards)
         last = batch.mask.shape[1] - 1 - batch.mask.flip(1).to(torch.int8).argmax(1)  # [B] each row's last step
         return rewards.scatter(1, last[:, None], torch.as_tensor(total, dtype=rewards.dtype)[:, None])

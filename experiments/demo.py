@@ -1,6 +1,6 @@
 """The main job: an ablation on CartPole, its table and its picture, then GRPO on a language model.
 
-    python experiments/demo.py [--out DIR] [--seeds 3] [--workers 2]
+    python experiments/demo.py [--out DIR] [--seeds 5] [--workers 2]
 
 Baselines {critic, group_mean, none} x regularizers {clip, kl, both}, each on the same sampler, so that an arm is two
 words; then `algorithm=grpo env=reverse` with samples before and after.

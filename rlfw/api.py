@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
 
 from rlfw import config, registry
@@ -36,6 +39,11 @@ def train(overrides: Sequence[str] = ()) -> Path:
     return run(config.compose(overrides), overrides)
 
 
+def interrupted(run: Path) -> bool:
+    """Whether a run was ended from outside, and saved."""
+    return bool(json.loads((run / "status.json").read_text())["state"] == "interrupted")
+
+
 def run(cfg: DictConfig, overrides: Sequence[str]) -> Path:
     """Train a settled configuration."""
     from rlfw.trainer import Trainer
@@ -47,6 +55,9 @@ def run(cfg: DictConfig, overrides: Sequence[str]) -> Path:
         with _interruptible(trainer):
             trainer.fit(folder)
     except BaseException as error:
+        if isinstance(error, UserError) and trainer.iteration == 0:  # nothing was trained: the folder is free again
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with contextlib.suppress(OSError):
             folder.status(
@@ -129,6 +140,12 @@ def _evaluation_overrides(cfg: DictConfig, overrides: Sequence[str]) -> list[str
             )
         else:
             OmegaConf.update(cfg, key, value)
+            name = key.split(".")[1]
+            schema = registry.entry("env", cfg.env[name].part).schema
+            try:
+                cfg.env[name] = OmegaConf.merge(OmegaConf.structured(schema), cfg.env[name])
+            except OmegaConfBaseException as error:
+                raise UserError(config.explain(error)) from error
     return plugins
 
 

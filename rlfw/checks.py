@@ -28,6 +28,11 @@ def above(key: str, value: float | None, low: float) -> None:
         raise UserError(f"{key}={value}: it must be greater than {low}")
 
 
+def below(key: str, value: float | None, high: float) -> None:
+    if value is not None and not value < high:
+        raise UserError(f"{key}={value}: it must be less than {high}")
+
+
 def between(key: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
         raise UserError(f"{key}={value}: it must lie in [{low}, {high}]")
@@ -51,5 +56,6 @@ def root(cfg: DictConfig) -> None:
     at_least("evaluation.every", cfg.evaluation.every, 0)
     at_least("evaluation.episodes", cfg.evaluation.episodes, 1)
     at_least("checkpoint.every", cfg.checkpoint.every, 0)
-    at_least("checkpoint.keep", cfg.checkpoint.keep, -1)
+    if cfg.checkpoint.keep != -1:
+        at_least("checkpoint.keep", cfg.checkpoint.keep, 1)
     one_of("update", cfg["update"], ("eager", "compile"))

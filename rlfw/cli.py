@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -18,9 +19,9 @@ HELP = """\
 rlfw: policy-gradient algorithms as compositions of interchangeable parts
 
   rlfw train algorithm=ppo env=cartpole seed=1 out=runs/first
-  rlfw train algorithm=grpo env=reverse regularizer=[clip,kl] regularizer.kl.coef=0.1
+  rlfw train algorithm=grpo env=reverse regularizer.kl.coef=0.1
   rlfw train algorithm=ppo env=gym env.gym.id=Acrobot-v1 total_steps=300000
-  rlfw train -m algorithm=grpo env=cartpole regularizer=none,clip,kl,both seed=0,1,2
+  rlfw train -m algorithm=grpo env=cartpole epochs=4 regularizer=none,clip,kl,both seed=0,1,2
   rlfw eval runs/first --episodes 100
   rlfw list baseline
 
@@ -73,12 +74,11 @@ def _train(words: list[str]) -> int:
         from rlfw.multirun import multirun
 
         return multirun(words)
-    from rlfw.api import train
+    from rlfw.api import interrupted, train
 
     path = train(words)
-    state = json.loads((path / "status.json").read_text())["state"]
     print(path)
-    return 130 if state == "interrupted" else 0
+    return 130 if interrupted(path) else 0
 
 
 def _eval(words: list[str]) -> int:
@@ -91,19 +91,24 @@ def _eval(words: list[str]) -> int:
     parser.add_argument("--sampled", action="store_true", help="sample the actions instead of taking the likeliest")
     parser.add_argument("--seed", type=int, default=None, help="seed of the episodes (default: the run's)")
     parser.add_argument("--json", action="store_true", help="print JSON: metric -> mean, low, high, n")
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words)
     if args.episodes < 1:
         raise UserError(f"--episodes {args.episodes}: at least 1")
     from rlfw.api import evaluate_run
 
     found = evaluate_run(args.dir, args.episodes, greedy=not args.sampled, seed=args.seed, overrides=args.overrides)
     if args.json:
-        first = asdict(next(iter(found.values())))
-        print(json.dumps({**first, "metrics": {name: asdict(interval) for name, interval in found.items()}}))
+        metrics = {name: {k: _finite(v) for k, v in asdict(interval).items()} for name, interval in found.items()}
+        print(json.dumps({**next(iter(metrics.values())), "metrics": metrics}))
         return 0
     for name, interval in found.items():
         print(f"{name:<12} {interval.mean:10.4g}   95 % [{interval.low:.4g}, {interval.high:.4g}]   n={interval.n}")
     return 0
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN: a single episode has no interval."""
+    return value if math.isfinite(value) else None
 
 
 def _list(words: list[str]) -> int:

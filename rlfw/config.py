@@ -35,9 +35,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
             raise UserError(f"{key} has several values: a sweep needs -m; one value with commas reads [a,b]")
         if value is None and key in (*registry.AXES, "algorithm"):
             raise UserError(f"{key}=null: name a part, or write {key}=none where there is one")
-    plugins: list[str] | None = next((value for key, value in typed if key == "plugins"), [])
-    prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
-    overrides = [_experiment_name(word) for word in overrides]
+    overrides = prepare_for(overrides)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("rlfw.conf", version_base="1.3"):
@@ -45,6 +43,14 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
         return settle(cfg, overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error, overrides)) from error
+
+
+def prepare_for(words: Sequence[str]) -> list[str]:
+    """``prepare`` with the plugins and experiments that a command line names; its words, paths replaced by names."""
+    typed = typed_overrides([word for word in words if "=" in word])
+    plugins: list[str] | None = next((value for key, value in typed if key == "plugins"), [])
+    prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
+    return [_experiment_name(word) for word in words]
 
 
 def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ()) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+from einops import repeat
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
@@ -38,7 +39,7 @@ def row_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def spread(x: Tensor, mask: Tensor) -> Tensor:
     """[B] -> [B, T]: a row's number on each of its steps, 0 off the mask."""
-    return masked(x[:, None].expand(mask.shape), mask)
+    return masked(repeat(x, "b -> b t", t=mask.shape[1]), mask)
 
 
 # ------------------------------------------------------------------------------------------------ returns
@@ -55,13 +56,26 @@ def _discount_matrix(T: int, discount: float, like: Tensor) -> Tensor:
     return torch.where(gap >= 0, like.new_tensor(discount) ** gap.clamp(min=0), like.new_zeros(()))
 
 
+BLOCK = 512  # steps: longer rows are summed block by block, so that the matrix stays small
+
+
 def discounted_sum(x: Tensor, mask: Tensor, discount: float) -> Tensor:
     """y_t = x_t + discount * y_{t+1} along a row, where t + 1 is the row's next step ON the mask. [B, T]."""
     if _has_gaps(mask):  # close the gaps, sum, and open them again: masked positions cost no discount
         order = (~mask).to(torch.int8).argsort(dim=1, stable=True)
         closed = discounted_sum(x.gather(1, order), mask.gather(1, order), discount)
         return torch.zeros_like(x).scatter(1, order, closed)
-    return masked(masked(x, mask) @ _discount_matrix(x.shape[1], discount, x), mask)
+    x, T = masked(x, mask), x.shape[1]
+    if T <= BLOCK:
+        return masked(x @ _discount_matrix(T, discount, x), mask)
+    y = torch.zeros_like(x)
+    for start in reversed(range(0, T, BLOCK)):
+        stop = min(start + BLOCK, T)
+        block = x[:, start:stop].clone()
+        if stop < T:
+            block[:, -1] += discount * y[:, stop]
+        y[:, start:stop] = block @ _discount_matrix(stop - start, discount, x)
+    return masked(y, mask)
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:

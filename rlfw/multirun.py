@@ -23,17 +23,19 @@ def multirun(words: list[str]) -> int:
 
     A job that fails says so in one line, and the others run; the exit code is that of the first that failed.
     """
-    typed = config.typed_overrides([word for word in words if "=" in word])
-    config.prepare(next((value for key, value in typed if key == "plugins"), []))
+    words = config.prepare_for(words)
     codes: list[int] = []
 
     @hydra.main(version_base="1.3", config_path="pkg://rlfw.conf", config_name="config")
     def job(cfg: DictConfig) -> str | None:
-        from rlfw.api import run
+        from rlfw.api import interrupted, run
 
         overrides = list(HydraConfig.get().overrides.task)
         try:
-            return str(run(config.settle(cfg, overrides), overrides))
+            path = run(config.settle(cfg, overrides), overrides)
+            if interrupted(path):
+                raise KeyboardInterrupt
+            return str(path)
         except (UserError, RunError) as error:
             print(f"rlfw: {' '.join(overrides)}: {error}", file=sys.stderr)
             codes.append(2 if isinstance(error, UserError) else 1)
@@ -44,7 +46,7 @@ def multirun(words: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         job()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(config.explain(error, [word for word in words if "=" in word])) from error
     finally:
         sys.argv = before

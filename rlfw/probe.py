@@ -68,11 +68,11 @@ def probe(
     behaviour_logprobs  [B, T] (default: old_logprobs)
     advantages          [B, T]: taken as credit's result, with ``returns``; a normalisation per minibatch still acts
 
-    float64 stays float64. gamma is 1 unless the overrides name it or an env. UserError names a field that the
-    composition needs and that is not given.
+    float64 stays float64. gamma is 1 unless the overrides name it, an env or an experiment. UserError names a field
+    that the composition needs and that is not given.
     """
     named = {key for key, _ in config.typed_overrides(overrides)}
-    cfg = config.compose(overrides if named & {"gamma", "env"} else ["gamma=1.0", *overrides])
+    cfg = config.compose(overrides if named & {"gamma", "env", "experiment"} else ["gamma=1.0", *overrides])
     composition = Composition(cfg, gamma=cfg.gamma, max_steps=None)
     mask = torch.as_tensor(mask).bool()
     B, T = mask.shape

@@ -1,7 +1,8 @@
 """Parts by axis and name. One declaration registers a part, its configuration, its defaults and its help.
 
-Positional parameters of a part are wired by name (env_spec, gamma, knobs, ...); keyword-only parameters are its
-configuration and live under ``axis.part.key``.
+Positional parameters of a part are wired by name: gamma and streams for an env, env_spec and streams for a policy,
+gamma and max_steps for the algorithm's parts. Keyword-only parameters are its configuration and live under
+``axis.part.key``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Entry:
     name: str
     part: Callable[..., Any]
     schema: type
+    defaults: Mapping[str, Any]  # those that the registration puts in place of the signature's
 
     @property
     def summary(self) -> str:
@@ -87,7 +89,7 @@ def register(axis: str, name: str, **defaults: Any) -> Callable[[T], T]:
                 default = defaults.get(key.name, _default(part, key))
                 rows.append((key.name, key.annotation, field(default_factory=partial(deepcopy, default))))
         schema = make_dataclass(f"{axis}_{name}", rows)
-        _PARTS[axis][name] = Entry(axis, name, part, schema)  # type: ignore[arg-type]
+        _PARTS[axis][name] = Entry(axis, name, part, schema, defaults)  # type: ignore[arg-type]
         node = OmegaConf.structured(schema)
         for key in keys.keys() & node.keys():
             if isinstance(node._get_node(key), DictConfig):  # the names within a mapping are the user's own
@@ -147,9 +149,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
     """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``."""
     keys: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else dict(node)  # type: ignore[assignment]
-    part = entry(axis, keys.pop("part")).part
-    positional = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    return part(*(wires[name] for name in positional), **keys)
+    found = entry(axis, keys.pop("part"))
+    positional = [p for p in inspect.signature(found.part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    for p in positional:
+        if p.name not in wires:
+            raise UserError(
+                f"{axis}={found.name}: nothing gives its positional parameter {p.name} (there are "
+                f"{', '.join(wires) or 'none'}); a key of its configuration is keyword-only"
+            )
+    return found.part(*(wires[p.name] for p in positional), **{**found.defaults, **keys})
 
 
 def store_presets(group: str, folder: Path) -> None:
@@ -160,14 +168,14 @@ def store_presets(group: str, folder: Path) -> None:
         _PRESETS[group][file.stem] = text.partition("\n")[0].lstrip("# ")
 
 
-_loaded: set[str] = set()
+_loaded: dict[str, str] = {}  # package or plugin file -> the source that was read
 
 
 def load_components(plugins: Iterable[str] = ()) -> None:
     """Import every package of the entry-point group ``rlfw.components`` once, then the plugin files."""
     for point in importlib.metadata.entry_points(group="rlfw.components"):
         if point.value not in _loaded:
-            _loaded.add(point.value)
+            _loaded[point.value] = ""
             try:
                 point.load()
             except Exception as error:
@@ -176,10 +184,13 @@ def load_components(plugins: Iterable[str] = ()) -> None:
                 ) from error
     for plugin in plugins:
         path = Path(plugin).resolve()
-        if str(path) in _loaded:
-            continue
         if not path.is_file():
             raise UserError(f"plugins: there is no file {plugin}")
+        source = path.read_text()
+        if str(path) in _loaded:
+            if _loaded[str(path)] != source:
+                raise UserError(f"the plugin {plugin} has changed since it was loaded: start Python anew")
+            continue
         spec = importlib.util.spec_from_file_location(f"rlfw_plugin_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
@@ -188,4 +199,4 @@ def load_components(plugins: Iterable[str] = ()) -> None:
             spec.loader.exec_module(module)
         except Exception as error:
             raise UserError(f"the plugin {plugin} fails to import: {error!r}") from error
-        _loaded.add(str(path))
+        _loaded[str(path)] = source

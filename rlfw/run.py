@@ -95,6 +95,8 @@ class RunFolder:
         root = self.path / "checkpoints"
         final = root / f"{iteration:08d}"
         aside = root / f".{iteration:08d}.partial"
+        if final.exists():
+            return final
         with _writing(self.path):
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
@@ -103,8 +105,6 @@ class RunFolder:
             except Exception:
                 shutil.rmtree(aside, ignore_errors=True)
                 raise
-            if final.exists():
-                shutil.rmtree(final)
             os.replace(aside, final)
         if keep >= 0:
             for old in checkpoints(self.path)[: -max(keep, 1)]:

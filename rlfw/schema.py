@@ -55,8 +55,10 @@ class Config:
     lr: float = key(3e-4, "learning rate of the policy")
     max_grad_norm: float = key(0.5, "the policy's gradient is scaled down to this norm; inf: never")
     epochs: int = key(1, "passes over each rollout")
-    num_minibatches: int = key(1, "optimizer steps an epoch")
-    micro_batch_rows: int | None = key(None, "rows a forward pass: memory only, no effect on the numbers")
+    num_minibatches: int = key(1, "optimizer steps an epoch, as far as there are rows or steps to share out")
+    micro_batch_rows: int | None = key(
+        None, "rows (or single steps, where the update takes those) a forward pass: memory only"
+    )
     update: str = key("eager", "eager, or compile (torch.compile of the minibatch step)")
     threads: int = key(1, "torch's threads; parallel work goes to runs")
     tensorboard: bool = key(True, "write TensorBoard events")
