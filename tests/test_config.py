@@ -292,7 +292,7 @@ class Halved(Normalize):
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
     monkeypatch.setattr(registry, "_PARTS", {axis: dict(found) for axis, found in registry._PARTS.items()})
-    monkeypatch.setattr(registry, "_loaded", set(registry._loaded))
+    monkeypatch.setattr(registry, "_loaded", dict(registry._loaded))
     monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
 
 
