@@ -15,6 +15,7 @@ import torch
 
 from rlfw import functional as F
 from rlfw import registry
+from rlfw.checks import one_of
 from rlfw.errors import UserError
 from rlfw.interfaces import NEEDS, LearnedBaseline, Part, Penalty, Scored, Surrogate
 from rlfw.rollout import ABSENT, Batch, Current
@@ -105,6 +106,8 @@ class Composition:
             raise UserError(
                 f"{self.needing('ratio')} bounds a ratio and {self.names[id(self.ratio)]} has none: set ratio=token"
             )
+        if self.critic is not None:
+            one_of(f"the network of {self.names[id(self.critic)]}", self.critic.network, ("own", "head"))
         if "values" in self.needs and self.critic is None:
             raise UserError(f"{self.needing('values')} reads values, which a critic gives: set baseline=critic")
 
