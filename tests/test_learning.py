@@ -52,15 +52,8 @@ class TwoStates(gymnasium.Env):
         return np.eye(2, dtype=np.float32)[1], reward, False, False, {}
 
 
-class Bandit(gymnasium.Env):
+class Bandit(Endless):
     """One step; arm 0 pays -1, arm 1 pays -2."""
-
-    observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.ones(1, np.float32), {}
 
     def step(self, action):
         return np.ones(1, np.float32), -1.0 - float(action), True, False, {}
