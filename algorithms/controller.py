@@ -12,7 +12,7 @@ from rlfw.interfaces import Controller
 from rlfw.registry import register, suggest
 
 if TYPE_CHECKING:
-    from rlfw.knobs import Knobs
+    from rlfw.knobs import Controls
 
 
 @register("controller", "anneal")
@@ -33,7 +33,8 @@ class Anneal(Controller):
         one_of("controller.anneal.shape", self.shape, ("linear", "cosine"))
         at_least("controller.anneal.final", self.final, 0)
 
-    def start(self, knobs: Knobs) -> None:
+    def start(self, controls: Controls) -> None:
+        knobs = controls.knobs
         if self.knob not in knobs:
             raise UserError(f"controller.anneal.knob={self.knob}: no such knob{suggest(self.knob, knobs)}")
         self.knobs, self.initial = knobs, knobs[self.knob]

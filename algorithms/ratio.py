@@ -66,6 +66,7 @@ class SequenceRatio(LogRatio):
     _: KW_ONLY
     source: str = "old"
     needs = frozenset({"whole_rows"})
+    of_steps = False
 
     def __call__(self, logprobs: Tensor, batch: Batch) -> Tensor:
         return F.row_mean(self.per_token(logprobs, batch), batch.mask)[:, None].expand_as(logprobs)
@@ -79,6 +80,7 @@ class ProductRatio(LogRatio):
     _: KW_ONLY
     source: str = "old"
     needs = frozenset({"whole_rows"})
+    of_steps = False
 
     def __call__(self, logprobs: Tensor, batch: Batch) -> Tensor:
         return F.row_sum(self.per_token(logprobs, batch), batch.mask)[:, None].expand_as(logprobs)

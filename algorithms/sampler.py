@@ -27,7 +27,7 @@ class StepSampler(Sampler):
         at_least("sampler.steps.num_envs", self.num_envs, 1)
         at_least("sampler.steps.num_steps", self.num_steps, 1)
 
-    def collect(self, env: Env, actor: Any) -> Rollout:
+    def collect(self, env: Env, actor: Any, *, greedy: bool = False) -> Rollout:
         return env.collect(Steps(self.num_envs, self.num_steps), actor)
 
 
@@ -50,5 +50,5 @@ class EpisodeSampler(Sampler):
                 f"sampler.episodes.group_size={self.group_size}"
             )
 
-    def collect(self, env: Env, actor: Any) -> Rollout:
-        return env.collect(EpisodeGroups(self.num_episodes, self.group_size), actor)
+    def collect(self, env: Env, actor: Any, *, greedy: bool = False) -> Rollout:
+        return env.collect(EpisodeGroups(self.num_episodes, self.group_size, greedy), actor)

@@ -88,9 +88,6 @@ class GymEnv(Env):
             return self._collect_steps(request.num_envs, request.num_steps, actor)
         return self._collect_groups(request, actor)
 
-    def count(self, rollout: Rollout) -> int:
-        return int(rollout.mask.sum())
-
     def _collect_steps(self, N: int, K: int, actor: StepActor) -> Rollout:
         if self._running is not None and len(self._running.episode) != N:
             raise UserError(

@@ -97,6 +97,8 @@ class Recorder:
             group=torch.from_numpy(episode),
             episode=torch.from_numpy(episode),
             episodes=Episodes(torch.from_numpy(returns[ended]), torch.from_numpy(lengths[ended])),
+            spent=int(length.sum()),
+            num_generated=len(length),
         )
 
     @staticmethod

@@ -149,11 +149,9 @@ class TextEnv(Env):
                 }
                 for b in kept.tolist()
             ],
-            num_dropped=len(asked) - len(kept),
+            spent=len(asked),
+            num_generated=len(asked),
         )
-
-    def count(self, rollout: Rollout) -> int:
-        return len(rollout.mask) + rollout.num_dropped
 
     def evaluate(
         self, actor: TextActor, num_episodes: int, streams: Streams, *, greedy: bool = True

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlfw.interfaces import Aggregation, Baseline, Normalize, Ratio, Reward, Sampler, Weight
+    from rlfw.seeding import Streams
 
 ALGORITHM_AXES = ("sampler", "reward", "baseline", "normalize", "ratio", "regularizer", "weight", "aggregation")
 
@@ -49,8 +50,8 @@ class Loss:
 class Composition:
     """One part on each axis of the algorithm."""
 
-    def __init__(self, cfg: Mapping[str, Any], *, gamma: float, max_steps: int | None) -> None:
-        wires = {"gamma": gamma, "max_steps": max_steps}
+    def __init__(self, cfg: Mapping[str, Any], *, gamma: float, max_steps: int | None, streams: Streams) -> None:
+        wires = {"gamma": gamma, "max_steps": max_steps, "streams": streams}
         self.parts: dict[str, Part] = {}  # "axis.name" -> part, in the order of the pipeline
         self.names: dict[int, str] = {}  # id of a part -> how a person writes it
         for axis in ALGORITHM_AXES:
@@ -105,6 +106,11 @@ class Composition:
         if "ratio" in self.needs and self.ratio.absent:
             raise UserError(
                 f"{self.needing('ratio')} bounds a ratio and {self.names[id(self.ratio)]} has none: set ratio=token"
+            )
+        if "step_ratio" in self.needs and not self.ratio.of_steps:
+            raise UserError(
+                f"{self.needing('step_ratio')} takes the ratio of each step and {self.names[id(self.ratio)]} spreads "
+                "one over the row: set ratio=token"
             )
         if self.critic is not None:
             one_of(f"the network of {self.names[id(self.critic)]}", self.critic.network, ("own", "head"))

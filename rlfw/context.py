@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,18 @@ class Observations:
             return [replace(self, flat=flat, mask=mask) for flat, mask in parts]
         return [self.rows(index) for index in torch.arange(len(self.mask)).split(sizes)]
 
+    def cat(self, others: Sequence[Observations]) -> Observations:
+        every = (self, *others)
+        width = max(context.mask.shape[1] for context in every)
+        mask = [torch.nn.functional.pad(context.mask, (0, width - context.mask.shape[1])) for context in every]
+        finals = [context.final for context in every if context.final is not None]
+        return replace(
+            self,
+            flat=torch.cat([context.flat for context in every]),
+            final=torch.cat(finals) if finals else None,
+            mask=torch.cat(mask),
+        )
+
     def gather(self, rectangle: Tensor) -> Tensor:
         """[B, T, ...] -> [S, ...]: the filled cells, in row order."""
         return rectangle[:, 0] if self.single else rectangle[self.mask]
@@ -74,3 +90,13 @@ class Prompts:
 
     def split(self, sizes: list[int]) -> list[Prompts]:
         return [replace(self, row=row) for row in self.row.split(sizes)]
+
+    def cat(self, others: Sequence[Prompts]) -> Prompts:
+        every = (self, *others)
+        width = max(context.ids.shape[1] for context in every)
+        first = torch.tensor([0, *(len(context.ids) for context in every)]).cumsum(0)  # number of each one's prompt 0
+        return Prompts(
+            ids=torch.cat([torch.nn.functional.pad(c.ids, (0, width - c.ids.shape[1])) for c in every]),
+            length=torch.cat([context.length for context in every]),
+            row=torch.cat([context.row + start for context, start in zip(every, first.tolist(), strict=False)]),
+        )

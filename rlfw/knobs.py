@@ -1,7 +1,8 @@
-"""Named numbers that a controller may turn."""
+"""What a controller may turn: named numbers, and the reference policy."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from rlfw.composition import Composition
     from rlfw.optim import FlatOptimizer
+    from rlfw.reference import Reference
 
 
 class Knobs:
@@ -55,3 +57,11 @@ class Knobs:
 
     def __setitem__(self, name: str, value: float) -> None:
         self._knobs[name][1](value)
+
+
+@dataclass(frozen=True)
+class Controls:
+    """All that a controller may turn."""
+
+    knobs: Knobs
+    reference: Reference | None  # None: no part reads ref_logprobs

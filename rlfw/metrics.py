@@ -48,7 +48,7 @@ def rollout_metrics(rollout: Rollout) -> Numbers:
     if bool(ended.any()):
         found["response_length/clip_ratio"] = (rollout.truncated.sum() / ended.sum()).double()
     found["group/n_used"] = torch.tensor(float(len(rollout.mask)))
-    found["group/n_generated"] = torch.tensor(float(len(rollout.mask) + rollout.num_dropped))
+    found["group/n_generated"] = torch.tensor(float(rollout.num_generated))
     for name, score in rollout.scores.items():
         score = score[score.isfinite()].double()
         if len(score):

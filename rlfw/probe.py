@@ -15,6 +15,7 @@ from rlfw.composition import Composition
 from rlfw.errors import UserError
 from rlfw.interfaces import Scored
 from rlfw.rollout import ABSENT, Batch
+from rlfw.seeding import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +74,7 @@ def probe(
     """
     named = {key for key, _ in config.typed_overrides(overrides)}
     cfg = config.compose(overrides if named & {"gamma", "env", "experiment"} else ["gamma=1.0", *overrides])
-    composition = Composition(cfg, gamma=cfg.gamma, max_steps=None)
+    composition = Composition(cfg, gamma=cfg.gamma, max_steps=None, streams=Streams(cfg.seed))
     mask = torch.as_tensor(mask).bool()
     B, T = mask.shape
     new = torch.as_tensor(logprobs)
@@ -134,7 +135,7 @@ def probe(
         advantages=optional("advantages", advantages, B, T),
         returns=optional("returns", returns, B, T),
     )
-    for need in ("values", "ref_logprobs", "entropy"):
+    for need in ("values", "ref_logprobs", "entropy", "greedy_returns"):
         if need in composition.needs and getattr(batch, need) is None:
             raise UserError(f"probe: {composition.needing(need)} needs {need}")
     with torch.no_grad():

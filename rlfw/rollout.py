@@ -37,6 +37,10 @@ class Context(Protocol):
         """Consecutive rows, ``sizes[k]`` of them in part k."""
         ...
 
+    def cat(self, others: Sequence[Any]) -> Context:
+        """The rows of this context, then those of the ``others``, which may be wider or narrower."""
+        ...
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -62,7 +66,9 @@ class Rollout:
     episodes: Episodes
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], each reward function's own value
     samples: list[dict[str, Any]] | None = None  # text only: one record a row (prompt, completion, ...)
-    num_dropped: int = 0  # episodes that nothing scored; they are no rows
+    greedy_returns: Tensor | None = None  # [B] the return of a greedy episode from each row's start, where asked for
+    spent: int = 0  # what collecting it cost, in the env's unit: rows that were dropped and greedy episodes included
+    num_generated: int = 0  # sampled rows, those included that nothing scored or a sampler dropped
 
     def check(self, source: str) -> Rollout:
         """Raise a RunError that names ``source`` (the env) if a shape, a type or a number is wrong."""
@@ -77,6 +83,8 @@ class Rollout:
             "episode": (self.episode, (B,)),
             **{f"scores[{name}]": (score, (B,)) for name, score in self.scores.items()},
         }
+        if self.greedy_returns is not None:
+            shapes["greedy_returns"] = (self.greedy_returns, (B,))
         for name, (tensor, shape) in shapes.items():
             if tuple(tensor.shape) != shape:
                 raise RunError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
@@ -97,6 +105,49 @@ class Rollout:
             raise RunError(f"{source}: rewards are non-zero where the mask is False")
         return self
 
+    def rows(self, index: Tensor) -> Rollout:
+        """The rows ``index`` [b]. What collecting cost, and the episodes that ended, stay those of all rows."""
+        tensors = {name: getattr(self, name)[index] for name in (*_ROLLOUT_FIELDS, *_ROLLOUT_ROW_FIELDS)}
+        return dataclasses.replace(
+            self,
+            context=self.context.rows(index),
+            scores={name: score[index] for name, score in self.scores.items()},
+            greedy_returns=None if self.greedy_returns is None else self.greedy_returns[index],
+            samples=None if self.samples is None else [self.samples[b] for b in index.tolist()],
+            **tensors,
+        )
+
+    @classmethod
+    def cat(cls, rollouts: Sequence[Rollout]) -> Rollout:
+        """Several rollouts of one env and one policy as one; their group and episode ids are distinct already."""
+        first, *others = rollouts
+        width = max(rollout.mask.shape[1] for rollout in rollouts)
+
+        def padded(x: Tensor) -> Tensor:  # [B, t, ...] -> [B, T, ...]
+            return torch.cat([x, x.new_zeros(len(x), width - x.shape[1], *x.shape[2:])], 1)
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(rollout, name) for rollout in rollouts])
+
+        greedy = None if first.greedy_returns is None else joined("greedy_returns")
+        return cls(
+            context=first.context.cat([rollout.context for rollout in others]),
+            **{name: torch.cat([padded(getattr(r, name)) for r in rollouts]) for name in _ROLLOUT_FIELDS},
+            **{name: joined(name) for name in _ROLLOUT_ROW_FIELDS},
+            episodes=Episodes(
+                torch.cat([rollout.episodes.returns for rollout in rollouts]),
+                torch.cat([rollout.episodes.lengths for rollout in rollouts]),
+            ),
+            scores={name: torch.cat([rollout.scores[name] for rollout in rollouts]) for name in first.scores},
+            samples=None if first.samples is None else [s for r in rollouts for s in r.samples or ()],
+            greedy_returns=greedy,
+            spent=sum(rollout.spent for rollout in rollouts),
+            num_generated=sum(rollout.num_generated for rollout in rollouts),
+        )
+
+
+_ROLLOUT_FIELDS = ("actions", "logprobs", "rewards", "mask")  # [B, T, ...]
+_ROLLOUT_ROW_FIELDS = ("terminated", "truncated", "group", "episode")  # [B]
 
 ABSENT: Any = None  # a field that no part asked for
 

@@ -17,10 +17,11 @@ from rlfw.composition import Composition
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
 from rlfw.gradient import GRADIENTS, Objective
-from rlfw.knobs import Knobs
+from rlfw.knobs import Controls, Knobs
 from rlfw.optim import FlatOptimizer, ParameterGroup
 from rlfw.probe import dump
 from rlfw.progress import Progress
+from rlfw.reference import Reference
 from rlfw.rollout import Batch
 from rlfw.seeding import Streams
 from rlfw.update import Trace
@@ -46,7 +47,7 @@ class Trainer:
         self.cfg = cfg
         self.streams = Streams(cfg.seed)
         self.env: Env = self._build("env", gamma=cfg.gamma, streams=self.streams)
-        self.composition = Composition(cfg, gamma=cfg.gamma, max_steps=self.env.spec.max_steps)
+        self.composition = Composition(cfg, gamma=cfg.gamma, max_steps=self.env.spec.max_steps, streams=self.streams)
         self._check_composition()
         self.policy: Policy = self._build("policy", env_spec=self.env.spec, streams=self.streams)
         self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
@@ -86,7 +87,7 @@ class Trainer:
 
             warm_up(self.policy, self.env, cfg.warmup, self.streams)
             self.policy.save(folder.path / "warmup")
-        self.reference = self.policy.reference() if "ref_logprobs" in self.composition.needs else None
+        self.reference = Reference(self.policy) if "ref_logprobs" in self.composition.needs else None
         groups = [ParameterGroup("policy", list(self.policy.parameters()), cfg.lr, cfg.max_grad_norm)]
         if critic is not None:
             self.policy.add_critic(critic.network)
@@ -94,9 +95,9 @@ class Trainer:
             groups.append(ParameterGroup("critic", own, critic.lr, critic.max_grad_norm))
         self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
         self.gradient = GRADIENTS[cfg["update"]](Objective(self.policy, self.composition), self.optimizer)
-        knobs = Knobs.of(self.composition, cfg, self.optimizer)
+        controls = Controls(Knobs.of(self.composition, cfg, self.optimizer), self.reference)
         for controller in self.controllers:
-            controller.start(knobs)
+            controller.start(controls)
         self.single_step = cfg.epochs * cfg.num_minibatches == 1
 
     # ------------------------------------------------------------------------------------------------ the loop
@@ -131,9 +132,10 @@ class Trainer:
 
     def collect(self) -> Rollout:
         """One rollout of the present policy, checked at the door."""
-        rollout = self.composition.sampler.collect(self.env, self.policy.actor(self.streams))
+        greedy = "greedy_returns" in self.composition.needs
+        rollout = self.composition.sampler.collect(self.env, self.policy.actor(self.streams), greedy=greedy)
         rollout.check(f"env={self.env.name}")
-        self.steps += self.env.count(rollout)
+        self.steps += rollout.spent
         self.episodes += len(rollout.episodes.returns)
         self._clock("rollout")
         return rollout
@@ -154,7 +156,7 @@ class Trainer:
             if self.composition.critic is not None:
                 found.setdefault("values", []).append(self.policy.values(*seen))
             if self.reference is not None:
-                found.setdefault("ref_logprobs", []).append(self.reference.score(*seen).logprobs)
+                found.setdefault("ref_logprobs", []).append(self.reference.logprobs(rows))
         batch = batch.with_(**{name: torch.cat(parts) for name, parts in found.items()})
         self._clock("score")
         return batch
@@ -248,19 +250,21 @@ class Trainer:
         found.update(metrics.rollout_metrics(rollout))
         found.update(metrics.batch_metrics(batch, rollout.rewards))
         found["optim/lr"] = self.optimizer.lr("policy")
+        for part in (*self.composition, *self.controllers):
+            found.update(part.report())
         every = self.cfg.evaluation.every
         if every and self.iteration % every == 0:
             episodes = evaluate(self.env, self.policy, self.cfg.evaluation.episodes, self.streams)
             found.update({f"eval/{name}": interval.mean for name, interval in episodes.items()})
         found.update({f"timing_s/{stage}": seconds for stage, seconds in self.timing.items()})
-        found["perf/steps_per_s"] = self.env.count(rollout) / sum(self.timing.values())
+        found["perf/steps_per_s"] = rollout.spent / sum(self.timing.values())
         counts = {"iteration": self.iteration, "global_step": self.steps, "episode": self.episodes}
         self.folder.log({**counts, **found}, self.steps)
         if rollout.samples is not None:
             records = metrics.with_advantages(rollout.samples, batch)
             self.folder.samples({"iteration": self.iteration, **record} for record in records)
         self.bar.show(self.progress(), found)
-        if self._checkpoint_is_due(self.env.count(rollout)):
+        if self._checkpoint_is_due(rollout.spent):
             self.save()
 
     def _checkpoint_is_due(self, last: int) -> bool:

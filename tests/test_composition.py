@@ -7,10 +7,11 @@ import pytest
 from rlfw.composition import Composition
 from rlfw.config import compose
 from rlfw.errors import UserError
+from rlfw.seeding import Streams
 
 
 def composition(*words: str) -> Composition:
-    return Composition(compose(words), gamma=1.0, max_steps=10)
+    return Composition(compose(words), gamma=1.0, max_steps=10, streams=Streams(0))
 
 
 def test_a_reward_that_replaces_the_others_stands_first() -> None:

@@ -6,6 +6,7 @@ import torch
 import rlfw
 from rlfw.composition import Composition
 from rlfw.config import compose
+from rlfw.seeding import Streams
 
 B, T = 6, 4
 
@@ -163,4 +164,4 @@ def test_on_policy_ratios_are_one_and_the_centred_policy_loss_is_zero(overrides:
 def test_groups_of_one_are_refused(part: str):
     cfg = compose(["algorithm=reinforce", part, "sampler=episodes", "sampler.episodes.group_size=1"])
     with pytest.raises(rlfw.UserError, match=r"within a group: set .*group_size >= 2"):
-        Composition(cfg, gamma=1.0, max_steps=None).check_sampler()
+        Composition(cfg, gamma=1.0, max_steps=None, streams=Streams(0)).check_sampler()

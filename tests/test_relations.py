@@ -17,6 +17,7 @@ from torch import Tensor
 import rlfw
 from rlfw import registry
 from rlfw.composition import ALGORITHM_AXES, Composition
+from rlfw.seeding import Streams
 
 pytestmark = pytest.mark.medium
 
@@ -66,7 +67,7 @@ def compose(words: tuple[str, ...]) -> Composition:
             keys = {key: default for key, (_, default) in registry.entry(axis, name).keys.items()}
             needed = {path.split(".")[-1]: value for path, value in NEEDED.get(part, {}).items()}
             nodes[axis][name] = {"part": name, **keys, **needed}
-    composition = Composition(nodes, gamma=0.9, max_steps=None)
+    composition = Composition(nodes, gamma=0.9, max_steps=None, streams=Streams(0))
     composition.check_sampler()
     return composition
 

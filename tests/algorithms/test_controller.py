@@ -5,7 +5,7 @@ import math
 import pytest
 
 import rlfw
-from rlfw.knobs import Knobs
+from rlfw.knobs import Controls, Knobs
 
 
 class Turned:
@@ -20,7 +20,7 @@ def seen(num_iterations: int, **keys: object) -> list[float]:
     for key in ("lr", "low"):
         knobs.add_attribute(key, owner, key)
     controller = rlfw.build("controller", {"part": "anneal", **keys})
-    controller.start(knobs)
+    controller.start(Controls(knobs, None))
     found = []
     for i in range(1, num_iterations + 1):
         controller.before_iteration((i - 1) / num_iterations)
@@ -51,7 +51,7 @@ def test_value_stays_final_when_the_budget_is_overrun():
     owner, knobs = Turned(), Knobs()
     knobs.add_attribute("lr", owner, "lr")
     controller = rlfw.build("controller", {"part": "anneal", "final": 0.5})
-    controller.start(knobs)
+    controller.start(Controls(knobs, None))
     controller.before_iteration(1.3)
     assert owner.lr == pytest.approx(0.25)
 
@@ -61,7 +61,7 @@ def test_annealing_starts_from_the_value_that_was_set():
     owner, knobs = Turned(), Knobs()
     knobs.add_attribute("lr", owner, "lr")
     controller = rlfw.build("controller", {"part": "anneal"})
-    controller.start(knobs)
+    controller.start(Controls(knobs, None))
     for progress in (0.5, 0.75, 0.5):
         controller.before_iteration(progress)
     assert owner.lr == pytest.approx(0.25)

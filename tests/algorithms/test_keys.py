@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import rlfw
 from rlfw import registry
-from rlfw.knobs import Knobs
+from rlfw.knobs import Controls, Knobs
 from rlfw.run import checkpoints
 
 pytestmark = pytest.mark.medium
@@ -128,7 +128,7 @@ def turned(controller: Any) -> list[float]:
     knobs, numbers = Knobs(), {"lr": 1.0, "low": 0.2}
     for key in numbers:
         knobs.add(key, lambda key=key: numbers[key], lambda value, key=key: numbers.update({key: value}))
-    controller.start(knobs)
+    controller.start(Controls(knobs, None))
     controller.before_iteration(0.25)
     return [*numbers.values(), *(controller.stops(kl) for kl in (0.02, 0.025, 0.04, 0.1))]
 

@@ -173,7 +173,7 @@ def test_rows_are_cut_env_major_at_ends_and_go_on_over_rollouts():
     ]
     assert second.episodes.lengths.tolist() == [2, 2, 3, 5]
     assert second.episodes.returns.tolist() == [2, 2, 3, 5]
-    assert env.count(second) == 12
+    assert second.spent == 12
 
 
 @pytest.mark.parametrize("lengths", [(3,), (1,), (2, 3, 5)])
@@ -183,7 +183,7 @@ def test_every_row_is_a_real_step_and_every_episode_is_counted_right(lengths, nu
     steps, found = 0, []
     for _ in range(12):
         rollout = env.collect(Steps(3, num_steps), Script()).check("x")
-        steps += env.count(rollout)
+        steps += rollout.spent
         found += list(zip(rollout.episodes.returns.tolist(), rollout.episodes.lengths.tolist(), strict=True))
         assert rollout.rewards[rollout.mask].mean() == 1
     assert steps == Counting.steps_ever == 12 * 3 * num_steps

@@ -58,7 +58,7 @@ def test_a_rollout_has_one_row_a_completion_and_its_reward_on_the_last_step():
     assert torch.equal(rollout.truncated, ~rollout.terminated)
     assert torch.equal(rollout.episodes.returns, rollout.rewards.sum(1))
     assert torch.equal(rollout.episodes.lengths, lengths)
-    assert env.count(rollout) == 8
+    assert rollout.spent == 8
     assert env.unit == "completions"
 
 
@@ -149,8 +149,8 @@ def test_evaluation_changes_nothing_in_training():
 def test_a_completion_that_nobody_scores_leaves_its_group():
     env, policy = make(rewards=fixed(1, None, 0, math.nan))
     rollout = collect(env, policy, num=4)
-    assert rollout.num_dropped == 2
-    assert env.count(rollout) == 4
+    assert rollout.num_generated - len(rollout.mask) == 2
+    assert rollout.spent == 4
     assert rollout.group.tolist() == [0, 0]
     assert rollout.episode.tolist() == [0, 2]
     assert F.group_center(rollout.rewards.sum(1), rollout.group).tolist() == [0.5, -0.5]
@@ -161,7 +161,7 @@ def test_a_function_without_an_opinion_leaves_the_others_weights_alone():
     env, policy = make(rewards={"f": fixed(1, None, 2, None), "g": fixed(0, 1, None, math.nan)})
     rollout = collect(env, policy, num=4)
     assert rollout.rewards.sum(1).tolist() == [1, 1, 2]
-    assert rollout.num_dropped == 1
+    assert rollout.num_generated - len(rollout.mask) == 1
     assert rollout.scores["f"].nan_to_num(-1).tolist() == [1, -1, 2]
     assert rollout.samples[1]["scores"] == {"f": None, "g": 1.0}
 

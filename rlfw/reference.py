@@ -1,0 +1,32 @@
+"""The policy that the KL leash is tied to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlfw.interfaces import Policy
+    from rlfw.rollout import Batch
+
+
+class Reference:
+    """A frozen twin of the policy as it was when training began."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.frozen = policy, policy.reference()
+
+    @torch.no_grad()
+    def logprobs(self, rows: Batch) -> Tensor:
+        """[B, T] of the actions taken, nats."""
+        return self.frozen.score(rows.context, rows.actions, rows.mask).logprobs
+
+    @torch.no_grad()
+    def follow(self, rate: float) -> None:
+        """reference <- rate * policy + (1 - rate) * reference, weight by weight (arXiv:2404.09656)."""
+        now = dict(self.policy.named_parameters())
+        for name, weight in self.frozen.named_parameters():
+            weight.lerp_(now[name], rate)
