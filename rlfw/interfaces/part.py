@@ -48,7 +48,7 @@ class Part:
     """What every part has. Its keyword-only parameters are its configuration, stored under the same names."""
 
     needs: frozenset[str] = frozenset()
-    formula: str = ""  # what it computes, in the symbols of rlfw.notation; {key} stands for a key of its configuration
+    formula: str = ""  # what it computes, in the symbols of rlfw/notation.py; {key} stands for a key of its configuration
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
         """Per-step metrics [B, T] of a whole update (all minibatches of all epochs), averaged over the mask."""

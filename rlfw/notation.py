@@ -1,0 +1,35 @@
+"""The symbols in which parts write their formulas, each with its meaning."""
+
+from __future__ import annotations
+
+SYMBOLS: dict[str, str] = {
+    "i, t": "row (one episode, one completion) and step (one env step, one token)",
+    "m": "1 on the steps that the policy chose, 0 elsewhere",
+    "n": "steps of the row",
+    "N": "steps of the optimizer batch",
+    "B": "rows of the optimizer batch that have any step",
+    "P": "groups of the optimizer batch",
+    "G": "rows of a group",
+    "g": "the group of the row: the rows that share its prompt or its reset",
+    "ℓ": "log-prob of the step taken, under the current policy, nats",
+    "ℓ_old": "the same under the policy at the start of the update",
+    "ℓ_beh": "the same under the policy that acted",
+    "ℓ_ref": "the same under the frozen reference",
+    "x": "log-ratio between the current and the old policy, at the ratio's level",
+    "r": "ratio, e^x",
+    "ρ": "reward of the step",
+    "R": "return: the row's total reward, or the discounted sum of what follows the step",
+    "V": "the critic's value before the step",
+    "V_old": "the critic's value at the start of the update",
+    "A": "advantage",
+    "δ": "temporal difference ρ_t + γ V_{t+1} - V_t",
+    "γ": "discount factor a step",
+    "λ": "GAE's lambda",
+    "H": "entropy of the policy at the step, nats",
+    "S": "surrogate: the objective of a step, to be maximised",
+    "w": "weight of a step's surrogate",
+    "c": "coefficient of a step in the loss",
+    "sg(·)": "no gradient passes",
+    "clip(a, b, c)": "a held within [b, c]",
+    "k1(d), k2(d), k3(d)": "estimates of a KL divergence from a log-ratio d: d, d²/2, e^-d - 1 + d",
+}
