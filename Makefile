@@ -14,7 +14,7 @@ test test-slow check: export MKL_NUM_THREADS = 1
 test test-slow check: export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format clean
+.PHONY: help install demo test test-slow check docs format clean
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ check: $(INSTALLED)  ## format, lint, types and the tests that take seconds
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(PYTEST) -m "not slow and not medium" --maxfail 1
+
+docs: $(INSTALLED)  ## write docs/algorithms.md anew, from the parts and the recipes
+	@$(BIN)/python -m rlfw.explain docs/algorithms.md
 
 format: $(INSTALLED)  ## rewrite the code in the house's format
 	@$(BIN)/ruff check --fix-only --quiet

@@ -4,18 +4,35 @@ from pathlib import Path
 
 from rlfw.registry import store_presets
 
-from . import aggregation, baseline, controller, normalize, optimizer, ratio, regularizer, reward, sampler, weight
+from . import (
+    aggregation,
+    baseline,
+    controller,
+    critic,
+    kl_controller,
+    normalize,
+    optimizer,
+    penalty,
+    ratio,
+    reward,
+    sampler,
+    surrogate,
+    weight,
+)
 
 __all__ = [
     "aggregation",
     "baseline",
     "controller",
+    "critic",
+    "kl_controller",
     "normalize",
     "optimizer",
+    "penalty",
     "ratio",
-    "regularizer",
     "reward",
     "sampler",
+    "surrogate",
     "weight",
 ]
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class TokenMean(Aggregation):
     """The mean over all steps of the batch (PPO, DAPO)."""
 
+    formula = "c = m / N"
+
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         return F.token_mean(mask, dtype)
 
@@ -31,6 +33,7 @@ class SequenceMean(Aggregation):
     """The mean over rows of each row's mean (GRPO, arXiv:2402.03300)."""
 
     needs = frozenset({"whole_rows"})
+    formula = "c = m / (B n)"
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         return F.sequence_mean(mask, dtype)
@@ -42,6 +45,7 @@ class SequenceSum(Aggregation):
     """The mean over rows of each row's sum (REINFORCE, RLOO)."""
 
     needs = frozenset({"whole_rows"})
+    formula = "c = m / B"
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         return F.sequence_sum(mask, dtype)
@@ -64,6 +68,7 @@ class Constant(Aggregation):
         at_least("aggregation.constant.length", self.length, 1)
         if self.length is None and self.max_steps is None:
             raise UserError("aggregation=constant: this env has no longest episode; set aggregation.constant.length=N")
+        self.formula = "c = m / (B {length})" if self.length is not None else f"c = m / (B {self.max_steps})"
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         length = self.max_steps if self.length is None else self.length
@@ -77,6 +82,7 @@ class PromptMean(Aggregation):
     """The mean over groups of each group's mean over all its steps (ScaleRL, arXiv:2510.13786)."""
 
     needs = frozenset({"whole_rows", "groups"})
+    formula = "c = m / (K Σ_{{i in g}} n)"
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         return F.prompt_mean(mask, group, dtype)
@@ -86,6 +92,8 @@ class PromptMean(Aggregation):
 @dataclass
 class TokenSum(Aggregation):
     """The sum over all steps."""
+
+    formula = "c = m"
 
     def __call__(self, mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
         return F.token_sum(mask, dtype)

@@ -1,19 +1,21 @@
 """What the return is compared with: batch -> advantages [B, T], returns [B, T].
 
 Row baselines compare whole rows by their totals, the undiscounted sums of their rewards, and spread the result over
-the row's steps.
+the row's steps. The learned ones are in critic.py.
+
+    b rows that have any step
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlfw import functional as F
-from rlfw.checks import above, at_least, between, one_of
-from rlfw.interfaces import Baseline, LearnedBaseline
+from rlfw.checks import at_least, below
+from rlfw.interfaces import Baseline
 from rlfw.registry import register
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlfw.rollout import Batch, Current
+    from rlfw.rollout import Batch
 
 
 @register("baseline", "none")
@@ -31,6 +33,8 @@ class NoBaseline(Baseline):
 
     gamma: float
     needs = frozenset({"whole_episodes"})
+    unbiased = True
+    formula = "A = R_t = Σ_k γ^k ρ_{{t+k}}"
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         returns = F.returns_to_go(batch.rewards, batch.mask, self.gamma)
@@ -43,15 +47,88 @@ class RowBaseline(Baseline):
     needs = frozenset({"whole_episodes"})
 
     def compare(self, totals: Tensor, group: Tensor) -> Tensor:
-        """Totals of the rows [B] -> their advantages [B]."""
+        """Totals of the rows [b] and their groups [b] -> their advantages [b]."""
         raise NotImplementedError
+
+    def compare_rows(self, totals: Tensor, batch: Batch, rows: Tensor) -> Tensor:
+        """The same for a part that reads more of the batch than ``compare`` is given; ``rows`` [B] picks the b rows."""
+        return self.compare(totals, batch.group[rows])
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         totals = F.row_sum(batch.rewards, batch.mask)
         rows = batch.mask.any(1)  # a row without steps belongs to no group
         advantages = torch.zeros_like(totals)
-        advantages[rows] = self.compare(totals[rows], batch.group[rows])
+        advantages[rows] = self.compare_rows(totals[rows], batch, rows)
         return F.spread(advantages, batch.mask), F.spread(totals, batch.mask)
+
+
+# ------------------------------------------------------------------------------------------------ one number for all
+
+
+@register("baseline", "constant")
+@dataclass
+class Constant(RowBaseline):
+    """A fixed number; 0 leaves the row's total as it is."""
+
+    _: KW_ONLY
+    value: float = 0.0
+    unbiased = True
+    formula = "A = R - {value}"
+
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return totals - self.value
+
+
+@register("baseline", "batch_mean")
+@dataclass
+class BatchMean(RowBaseline):
+    """The mean total of all rows of the rollout."""
+
+    formula = "A = R - mean(R)"
+
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return F.group_center(totals, torch.zeros_like(group))
+
+
+@register("baseline", "ema")
+@dataclass
+class MovingAverage(RowBaseline):
+    """An exponential moving average of earlier rollouts' mean totals (the reinforcement baseline, Williams 1992).
+
+    A rollout is compared with the average before it enters it. ``initial``: the average at the start; null takes the
+    first rollout's own mean.
+    """
+
+    _: KW_ONLY
+    decay: float = 0.9
+    initial: float | None = None
+    formula = "A = R - b, then b ← {decay} b + (1 - {decay}) mean(R)"
+
+    def __post_init__(self) -> None:
+        at_least("baseline.ema.decay", self.decay, 0)
+        below("baseline.ema.decay", self.decay, 1)
+        self.average = self.initial
+
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        if len(totals) == 0:
+            return totals
+        mean = float(totals.double().mean())
+        before = mean if self.average is None else self.average
+        self.average = self.decay * before + (1 - self.decay) * mean
+        return totals - before
+
+    def report(self) -> Mapping[str, float]:
+        """What the next rollout is compared with."""
+        return {} if self.average is None else {"baseline/ema": self.average}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.average = state["average"]
+
+
+# ------------------------------------------------------------------------------------------------ one start, many rows
 
 
 @register("baseline", "group_mean")
@@ -60,6 +137,7 @@ class GroupMean(RowBaseline):
     """The mean total of the rows that share a start (GRPO, arXiv:2402.03300)."""
 
     needs = frozenset({"whole_episodes", "groups"})
+    formula = "A = R - mean_g(R)"
 
     def compare(self, totals: Tensor, group: Tensor) -> Tensor:
         return F.group_center(totals, group)
@@ -71,59 +149,54 @@ class LeaveOneOut(RowBaseline):
     """The mean total of the OTHER rows that share a start: unbiased (RLOO, arXiv:2402.14740)."""
 
     needs = frozenset({"whole_episodes", "groups"})
+    unbiased = True
+    formula = "A = G/(G - 1) (R - mean_g(R))"
 
     def compare(self, totals: Tensor, group: Tensor) -> Tensor:
         return F.group_center(totals, group, include_self=False)
 
 
-@register("baseline", "batch_mean")
+@register("baseline", "length_weighted")
 @dataclass
-class BatchMean(RowBaseline):
-    """The mean total of all rows of the rollout."""
+class LengthWeighted(RowBaseline):
+    """The mean total of the rows that share a start, each weighted by its steps (OPO, arXiv:2505.23585).
 
-    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
-        return F.group_center(totals, torch.zeros_like(group))
-
-
-@register("baseline", "critic")
-@dataclass
-class Critic(LearnedBaseline):
-    """A learned value function with generalised advantage estimation (arXiv:1506.02438).
-
-    ``coef`` times (v - R)^2 / 2 joins the loss: 0.5 here is CleanRL's vf_coef 0.5 and stable-baselines3's 0.25.
-    ``clip`` (off by default: arXiv:2006.05990 finds no gain) is the range of values about the old ones.
-    ``bootstrap_truncated``: V of the final observation follows the last step of an episode cut by a limit.
-    A row that ends because the rollout ended is always bootstrapped.
+    The baseline of least variance where the squared norm of a row's gradient grows with its length.
     """
 
-    gamma: float
-    _: KW_ONLY
-    gae_lambda: float = 0.95
-    coef: float = 0.5
-    clip: float | None = None
-    network: str = "own"
-    bootstrap_truncated: bool = True
-    lr: float | None = None
-    max_grad_norm: float = 0.5
+    needs = frozenset({"whole_episodes", "groups"})
+    formula = "A = R - Σ_g n R / Σ_g n"
 
-    def __post_init__(self) -> None:
-        between("baseline.critic.gae_lambda", self.gae_lambda, 0, 1)
-        at_least("baseline.critic.coef", self.coef, 0)
-        above("baseline.critic.clip", self.clip, 0)
-        one_of("baseline.critic.network", self.network, ("own", "head"))
-        at_least("baseline.critic.lr", self.lr, 0)
-        above("baseline.critic.max_grad_norm", self.max_grad_norm, 0)
+    def compare_rows(self, totals: Tensor, batch: Batch, rows: Tensor) -> Tensor:
+        return F.group_center(totals, batch.group[rows], weights=batch.mask.sum(1)[rows])
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        cut = batch.terminated if self.bootstrap_truncated else batch.terminated | batch.truncated
-        advantages = F.gae(batch.rewards, batch.values, batch.mask, ~cut, self.gamma, self.gae_lambda)
-        return advantages, F.masked(advantages + batch.values[:, :-1], batch.mask)
 
-    def loss(self, new: Current, batch: Batch) -> Tensor:
-        return self.coef * F.value_loss(batch.on_mask(new.values), batch.returns, batch.old_values, self.clip)
+@register("baseline", "best_of_group")
+@dataclass
+class BestOfGroup(RowBaseline):
+    """Only the best row of a group counts, by its margin over the second best (arXiv:2503.19595, for pass@k).
 
-    def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
-        found = {"loss/value_avg": F.value_loss(new.values, batch.returns, batch.old_values, self.clip)}
-        if self.clip is not None and batch.old_values is not None:
-            found["value/clipfrac"] = ((new.values - batch.old_values).abs() > self.clip).to(new.values.dtype)
-        return found
+    The leave-one-out advantage of the group's maximum. Two rows that are best alike leave no margin.
+    """
+
+    needs = frozenset({"whole_episodes", "groups"})
+    formula = "A = R - R of the second best of g on the best row of g, 0 on the others"
+
+    def compare(self, totals: Tensor, group: Tensor) -> Tensor:
+        return F.group_margin(totals, group)
+
+
+@register("baseline", "greedy")
+@dataclass
+class Greedy(RowBaseline):
+    """The return of one greedy episode from the same start (ReMax, arXiv:2310.10505).
+
+    That return is as the env gave it: reward parts act on the sampled rows alone.
+    """
+
+    needs = frozenset({"whole_episodes", "greedy_returns"})
+    unbiased = True
+    formula = "A = R - R of the greedy episode from the same start"
+
+    def compare_rows(self, totals: Tensor, batch: Batch, rows: Tensor) -> Tensor:
+        return totals - batch.greedy_returns[rows]

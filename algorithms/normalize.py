@@ -1,7 +1,8 @@
 """The scale of advantages: advantages [B, T] -> advantages [B, T].
 
 Every standard deviation has its degrees of freedom ``ddof`` and its ``eps``, added to it before the division. Where
-there is no spread at all the result is 0. ``scope``: over the rollout, or over each optimizer batch as it is drawn.
+there is nothing to divide by (no spread, no positive mean, no row with a signal) the result is 0. ``scope``: over the
+rollout, or over each optimizer batch as it is drawn.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ class NoNormalize(Normalize):
     """Advantages as the baseline gave them."""
 
     scope = "rollout"
+    formula = "A ← A"
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         return advantages
+
+
+# ------------------------------------------------------------------------------------------------ over a deviation
 
 
 @register("normalize", "group_std")
@@ -42,6 +47,7 @@ class GroupStd(Normalize):
     ddof: int = 1
     eps: float = 1e-6
     scope: str = "rollout"
+    formula = "A ← A / (std_g(A; ddof {ddof}) + {eps})"
 
     def __post_init__(self) -> None:
         _check("group_std", self)
@@ -75,6 +81,7 @@ class BatchStd(Normalize):
         self.needs = frozenset({"whole_rows"} if self.scope == "minibatch" else set())
         if self.of == "rewards":
             self.needs |= {"whole_episodes"}
+        self.formula = f"A ← A / (std({'R' if self.of == 'rewards' else 'A'}; ddof {{ddof}}) + {{eps}}), over rows"
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         raw = self.of == "rewards"
@@ -98,6 +105,8 @@ class Whiten(Normalize):
 
     def __post_init__(self) -> None:
         _check("whiten", self)
+        mean = "" if self.shift else " + mean(A)"
+        self.formula = f"A ← (A - mean(A)) / (std(A; ddof {{ddof}}) + {{eps}}){mean}, over steps"
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         steps = batch.gather(advantages)
@@ -111,3 +120,57 @@ def _check(name: str, part: GroupStd | BatchStd | Whiten) -> None:
     one_of(f"normalize.{name}.scope", part.scope, SCOPES)
     one_of(f"normalize.{name}.ddof", str(part.ddof), ("0", "1"))
     at_least(f"normalize.{name}.eps", part.eps, 0)
+
+
+# ------------------------------------------------------------------------------------------------ over a mean, a share
+
+
+@register("normalize", "group_mean")
+@dataclass
+class GroupMeanScale(Normalize):
+    """Divided by the mean total of the group's rows, for rewards that are not negative (MaxRL, arXiv:2602.02710).
+
+    Where that mean is not above 0 the advantages are 0. With baseline=group_mean the expected gradient is that of
+    log p, cut off after order G - 1; with baseline=constant after order G.
+    """
+
+    _: KW_ONLY
+    eps: float = 0.0
+    scope = "rollout"
+    needs = frozenset({"whole_episodes", "groups"})
+    formula = "A ← A / (mean_g(R) + {eps}), 0 where mean_g(R) ≤ 0"
+
+    def __post_init__(self) -> None:
+        at_least("normalize.group_mean.eps", self.eps, 0)
+
+    def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
+        rows = batch.mask.any(1)
+        mean = advantages.new_zeros(len(rows))
+        mean[rows] = F.group_mean(F.row_sum(batch.rewards, batch.mask)[rows], batch.group[rows])
+        return F.safe_divide(advantages, mean[:, None], self.eps)
+
+
+@register("normalize", "signal")
+@dataclass
+class Signal(Normalize):
+    """Divided by the share of rows that carry a signal (GPG, arXiv:2504.02546).
+
+    ``of``: groups are rows whose group's totals differ (GPG), rewards are rows with a total other than 0: verl's GPG,
+    which also leaves out the wrong answers of a mixed group.
+    """
+
+    _: KW_ONLY
+    of: str = "groups"
+    scope = "rollout"
+
+    def __post_init__(self) -> None:
+        one_of("normalize.signal.of", self.of, ("groups", "rewards"))
+        self.needs = frozenset({"whole_episodes"} | ({"groups"} if self.of == "groups" else set()))
+        without = "M rows of groups whose R are all equal" if self.of == "groups" else "M rows with R = 0"
+        self.formula = f"A ← A B/(B - M), {without}"
+
+    def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
+        rows = batch.mask.any(1)
+        totals = F.row_sum(batch.rewards, batch.mask)[rows]
+        signal = F.group_std(totals, batch.group[rows], 0) if self.of == "groups" else totals
+        return F.safe_divide(advantages, (signal != 0).to(advantages.dtype).mean(), 0)

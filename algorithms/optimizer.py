@@ -22,6 +22,7 @@ class Adam(Optimizer):
     beta2: float = 0.999
     eps: float = 1e-5
     weight_decay: float = 0.0
+    formula = "θ ← θ - lr (m̂ / (√v̂ + {eps}) + {weight_decay} θ), moments of decay {beta1} and {beta2}, unbiased"
 
     def __post_init__(self) -> None:
         for key, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
@@ -44,6 +45,7 @@ class RMSprop(Optimizer):
     alpha: float = 0.99
     eps: float = 1e-5
     momentum: float = 0.0
+    formula = "θ ← θ - lr u, u ← {momentum} u + ∇ / (√v + {eps}), v ← {alpha} v + (1 - {alpha}) ∇²"
 
     def __post_init__(self) -> None:
         between("optimizer.rmsprop.alpha", self.alpha, 0, 1)
@@ -61,6 +63,7 @@ class SGD(Optimizer):
 
     _: KW_ONLY
     momentum: float = 0.0
+    formula = "θ ← θ - lr u, u ← {momentum} u + ∇"
 
     def __post_init__(self) -> None:
         at_least("optimizer.sgd.momentum", self.momentum, 0)

@@ -7,7 +7,7 @@ runs elsewhere or in another precision.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlfw import functional as F
 from rlfw.checks import one_of
@@ -26,6 +26,7 @@ class NoRatio(Ratio):
     """No ratio: the plain policy gradient, objective A log pi (Williams 1992)."""
 
     absent = True
+    formula = "S = A ℓ"
 
     def __call__(self, logprobs: Tensor, batch: Batch) -> None:
         return None
@@ -34,15 +35,17 @@ class NoRatio(Ratio):
 class LogRatio(Ratio):
     """Base of the ratios."""
 
+    name: ClassVar[str]
     source: str
+    level: ClassVar[str]  # the formula, with "d" for the log-ratio of a step
 
     def __post_init__(self) -> None:
-        one_of("ratio.*.source", self.source, ("old", "behaviour"))
+        one_of(f"ratio.{self.name}.source", self.source, ("old", "behaviour"))
         self.needs = self.needs | ({"old_logprobs"} if self.source == "old" else set())
+        self.formula = self.level.replace("d", "ℓ - ℓ_old" if self.source == "old" else "ℓ - ℓ_beh")
 
     def per_token(self, logprobs: Tensor, batch: Batch) -> Tensor:
         old = batch.old_logprobs if self.source == "old" else batch.logprobs
-        assert old is not None
         return batch.on_mask(logprobs - old)
 
 
@@ -53,6 +56,8 @@ class TokenRatio(LogRatio):
 
     _: KW_ONLY
     source: str = "old"
+    name = "token"
+    level = "x = d"
 
     def __call__(self, logprobs: Tensor, batch: Batch) -> Tensor:
         return self.per_token(logprobs, batch)
@@ -65,6 +70,8 @@ class SequenceRatio(LogRatio):
 
     _: KW_ONLY
     source: str = "old"
+    name = "sequence"
+    level = "x = 1/n Σ_t m (d)"
     needs = frozenset({"whole_rows"})
     of_steps = False
 
@@ -79,6 +86,8 @@ class ProductRatio(LogRatio):
 
     _: KW_ONLY
     source: str = "old"
+    name = "product"
+    level = "x = Σ_t m (d)"
     needs = frozenset({"whole_rows"})
     of_steps = False
 

@@ -56,6 +56,8 @@ class GymEnv(Env):
     normalize_rewards: bool = False
     kwargs: dict[str, Any] = field(default_factory=dict)
     unit: ClassVar[str] = "env steps"
+    only_with: ClassVar[dict[str, tuple[str, Any]]] = {"gamma": ("normalize_rewards", True)}
+    imports: ClassVar[tuple[str, ...]] = ("id",)
 
     def __post_init__(self) -> None:
         one_of("env.gym.vectorization", self.vectorization, ("auto", "loop"))
@@ -80,6 +82,13 @@ class GymEnv(Env):
         # until the first rollout after a load: per sub-env the actions to play again, and where they must lead [N, ...]
         self._restored: tuple[list[np.ndarray], np.ndarray] | None = None
         self._vectors: dict[str, Any] = {}  # use -> vector env
+
+    def check_greedy(self) -> None:
+        if self.normalize_rewards:
+            raise UserError(
+                f"{self.name}: the return of a greedy episode has no part in the running scale of the rewards: "
+                "set env.gym.normalize_rewards=false"
+            )
 
     # -------------------------------------------------------------------------------------------- collection
 
@@ -114,23 +123,39 @@ class GymEnv(Env):
         return recorder.rollout(actor.logprobs(), observations, running)
 
     def _collect_groups(self, request: EpisodeGroups, actor: StepActor) -> Rollout:
-        N = request.num_episodes
-        vector = self._vector("groups", N)
-        episode = self._new_episodes(N)
+        """The first sub-envs of a vector that may be larger: the actor's noise keeps its shape over requests."""
+        B = request.num_episodes
+        vector = self._vector("groups", B)
+        N = vector.num_envs
+        episode = self._new_episodes(B)
         group = episode[:: request.group_size].repeat(request.group_size)  # named after its first episode
-        live = np.ones(N, np.bool_)
+        live = np.arange(N) < B
         if self._reward_normalizer:
             self._reward_normalizer.start(N)
-        observations = self._reset(vector, group, live)
-        recorder = Recorder(N, 128)
+        observations = np.zeros((N, *self._encoding.shape), self._encoding.dtype)
+        observations[:B] = self._reset(vector, group, live)
+        recorder = Recorder(B, 128)
         while live.any():
             observations, done = self._step(vector, actor, observations, live, episode, recorder)
             for i in np.flatnonzero(done).tolist():
                 recorder.end(i, observations[i])
             live = live & ~done
             self._check_ends(vector)
-        rollout = recorder.rollout(actor.logprobs(), observations, Running.start(episode))
-        return dataclasses.replace(rollout, group=torch.from_numpy(group))
+        rollout = recorder.rollout(actor.logprobs()[:, :B], observations, Running.start(episode))
+        rollout = dataclasses.replace(rollout, group=torch.from_numpy(group))
+        return self._with_greedy(rollout, group[:: request.group_size], actor) if request.greedy else rollout
+
+    def _with_greedy(self, rollout: Rollout, starts: np.ndarray, actor: StepActor) -> Rollout:
+        """``rollout`` with one greedy episode from the start of each of its P groups, the seeds number ``starts`` [P].
+
+        It draws nothing and teaches the normalisers nothing, so the rows are the same as without it.
+        """
+        vector = self._vector("greedy", len(starts))
+        returns = self._play(vector, actor, [self.streams.integer("episode", i) for i in starts.tolist()], greedy=True)
+        actor.logprobs()  # of no use to anybody, but the actor keeps them until they are asked for
+        spent = rollout.spent + int(vector.elapsed[: len(starts)].sum())
+        each = torch.from_numpy(returns).float().repeat_interleave(len(rollout.group) // len(starts))
+        return dataclasses.replace(rollout, greedy_returns=each, spent=spent)
 
     def _step(
         self,
@@ -170,11 +195,17 @@ class GymEnv(Env):
         Episode i is reset from the i-th seed of ``streams``, so that equal streams play the same starts again.
         """
         vector = self._vector("evaluation", num_episodes)
-        seen = self._observation_normalizer or (lambda x: x)
-        live = np.ones(num_episodes, np.bool_)
-        returns = np.zeros(num_episodes)
         seeds = [streams.integer("episode", i) for i in range(num_episodes)]
-        batch, _ = vector.reset(seed=seeds, options={"reset_mask": live})
+        returns = self._play(vector, actor, seeds, greedy=greedy)
+        return {"return": returns.tolist(), "length": vector.elapsed.astype(float).tolist()}
+
+    def _play(self, vector: Any, actor: StepActor, seeds: list[int], *, greedy: bool) -> np.ndarray:
+        """One episode from each of ``seeds`` [n] in the first n sub-envs, the normaliser frozen: their returns [n]."""
+        seen = self._observation_normalizer or (lambda x: x)
+        idle = vector.num_envs - len(seeds)
+        live = np.arange(vector.num_envs) < len(seeds)
+        returns = np.zeros(vector.num_envs)
+        batch, _ = vector.reset(seed=[*seeds, *[None] * idle], options={"reset_mask": live})
         observations = self._checked(vector, self._encoding.encode(batch))
         while live.any():
             actions = actor.act(seen(observations), greedy=greedy)
@@ -183,7 +214,7 @@ class GymEnv(Env):
             returns += rewards
             live &= ~(terminated | truncated)
             self._check_ends(vector)
-        return {"return": returns.tolist(), "length": vector.elapsed.astype(float).tolist()}
+        return returns[: len(seeds)]
 
     def close(self) -> None:
         for vector in self._vectors.values():
@@ -209,9 +240,12 @@ class GymEnv(Env):
             raise UserError(f"env.gym.id={self.id}{given} cannot be made: {error!r}") from error
 
     def _vector(self, use: str, num_envs: int) -> Any:
-        """The vector env that serves ``use``; it is made anew only where another number of sub-envs is asked for."""
+        """The vector env that serves ``use``; it is made anew where more sub-envs are asked for, or other ones."""
         vector = self._vectors.get(use)
-        if vector is None or (vector.num_envs != num_envs and use != "steps"):
+        enough = vector is not None and (vector.num_envs == num_envs or use == "steps")
+        if not enough and use in ("groups", "greedy"):  # a resampling of fewer groups leaves the others idle
+            enough = vector is not None and vector.num_envs > num_envs
+        if not enough:
             if vector is not None:
                 vector.close()
             if self.vectorization == "auto" and self.id == "CartPole-v1" and not self.kwargs:
@@ -242,10 +276,9 @@ class GymEnv(Env):
         return first
 
     def _reset_raw(self, vector: Any, start: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        seeds = [
-            self.streams.integer("episode", index) if chosen else None
-            for index, chosen in zip(start.tolist(), mask.tolist(), strict=True)
-        ]
+        seeds: list[int | None] = [None] * len(mask)
+        for i in np.flatnonzero(mask).tolist():
+            seeds[i] = self.streams.integer("episode", int(start[i]))
         batch, _ = vector.reset(seed=seeds, options={"reset_mask": mask})
         observations: np.ndarray = self._checked(vector, self._encoding.encode(batch))[mask]
         return observations

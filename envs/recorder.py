@@ -39,8 +39,8 @@ class Recorder:
         self._finals: list[tuple[int, int, np.ndarray]] = []  # sub-env, step, the observation after it
 
     def add(self, **columns: np.ndarray) -> None:
-        """One step of every sub-env, each column [N, ...]: ``observations``, ``actions``, ``rewards`` (to learn from),
-        ``raw`` (the env's own rewards), ``terminated``, ``done``, ``live`` and ``episode``."""
+        """One step of every sub-env, each column [N, ...] or longer: ``observations``, ``actions``, ``rewards`` (to
+        learn from), ``raw`` (the env's own rewards), ``terminated``, ``done``, ``live`` and ``episode``."""
         t = self._steps
         if t == 0:
             for name, column in columns.items():
@@ -50,7 +50,7 @@ class Recorder:
             for name, buffer in self._buffers.items():
                 self._buffers[name] = np.concatenate([buffer, np.empty_like(buffer)], 1)
         for name, column in columns.items():
-            self._buffers[name][:, t] = column
+            self._buffers[name][:, t] = column[: self._num_envs]
         self._steps += 1
 
     def end(self, i: int, observation: np.ndarray) -> None:

@@ -21,6 +21,8 @@ from .reward_functions import RewardFunction, RewardFunctions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
     from rlfw.interfaces import Request, TextActor
     from rlfw.seeding import Streams
 
@@ -122,7 +124,11 @@ class TextEnv(Env):
         asked = [example for example in examples for _ in range(size)]  # [B]
         done = actor.complete([e.prompt for e in examples], group_size=size, max_new_tokens=self.task.max_new_tokens)
         scores, reward = self.rewards(asked, done.texts)
-        kept = reward.isfinite().nonzero()[:, 0]
+        scored, greedy, spent = reward.isfinite(), None, len(asked)
+        if request.greedy:
+            greedy, spent = self._greedy(examples, actor).repeat_interleave(size), spent + num_prompts
+            scored = scored & greedy.isfinite()  # a group is compared with its greedy completion, or not at all
+        kept = scored.nonzero()[:, 0]
         if not len(kept):
             raise RunError(f"env={self.name}: no reward function gave a number for any of {len(asked)} completions")
         mask, ended, lengths = done.mask[kept], done.ended[kept], done.mask[kept].sum(1)
@@ -149,9 +155,16 @@ class TextEnv(Env):
                 }
                 for b in kept.tolist()
             ],
-            spent=len(asked),
+            greedy_returns=None if greedy is None else greedy[kept].float(),
+            spent=spent,
             num_generated=len(asked),
         )
+
+    def _greedy(self, examples: list[Example], actor: TextActor) -> Tensor:
+        """[P] the reward of each prompt's greedy completion, NaN where nothing scored it. It draws nothing."""
+        prompts = [example.prompt for example in examples]
+        done = actor.complete(prompts, group_size=1, max_new_tokens=self.task.max_new_tokens, greedy=True)
+        return self.rewards(examples, done.texts)[1]
 
     def evaluate(
         self, actor: TextActor, num_episodes: int, streams: Streams, *, greedy: bool = True

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import stats
 
 import rlfw
+from rlfw.errors import printable
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -127,7 +128,7 @@ def text(out: Path) -> None:
         step = len(rows) // 5
         for row in rows[: 5 * step : step]:
             mark = "right" if row["reward"] > 0 else "wrong"
-            print(f"    {row['prompt']}{row['completion']:<8} {mark}")
+            print(f"    {row['prompt']}{printable(row['completion']):<8} {mark}")
     print(f"\nrun      {folder}  ({time.time() - before:.0f} s)")
 
 

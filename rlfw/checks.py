@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rlfw.errors import UserError
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from omegaconf import DictConfig
+
+MAX_THREADS = 1024  # the runtime beneath torch gives up beyond some thousands, and takes the process with it
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
@@ -38,6 +41,16 @@ def between(key: str, value: float | None, low: float, high: float) -> None:
         raise UserError(f"{key}={value}: it must lie in [{low}, {high}]")
 
 
+def at_most(key: str, value: float | None, high: float) -> None:
+    if value is not None and not value <= high:
+        raise UserError(f"{key}={value}: it must be at most {high}")
+
+
+def finite(key: str, value: float | None) -> None:
+    if value is not None and not math.isfinite(value):
+        raise UserError(f"{key}={value}: it must be finite")
+
+
 def root(cfg: DictConfig) -> None:
     """The root keys."""
     if cfg.total_steps is None and cfg.iterations is None:
@@ -48,14 +61,20 @@ def root(cfg: DictConfig) -> None:
         at_least(key, cfg[key], 1)
     for key in ("lr", "seed"):
         at_least(key, cfg[key], 0)
+    finite("lr", cfg.lr)
+    at_most("threads", cfg.threads, MAX_THREADS)
     above("max_grad_norm", cfg.max_grad_norm, 0)
     between("gamma", cfg.gamma, 0, 1)
     at_least("warmup.steps", cfg.warmup.steps, 0)
     at_least("warmup.batch_size", cfg.warmup.batch_size, 1)
     above("warmup.lr", cfg.warmup.lr, 0)
+    finite("warmup.lr", cfg.warmup.lr)
     at_least("evaluation.every", cfg.evaluation.every, 0)
     at_least("evaluation.episodes", cfg.evaluation.episodes, 1)
     at_least("checkpoint.every", cfg.checkpoint.every, 0)
+    at_least("checkpoint.milestones", cfg.checkpoint.milestones, 0)
+    if cfg.checkpoint.best and not cfg.evaluation.every:
+        raise UserError("checkpoint.best=true goes by the evaluations and there are none: set evaluation.every=N")
     if cfg.checkpoint.keep != -1:
         at_least("checkpoint.keep", cfg.checkpoint.keep, 1)
     one_of("update", cfg["update"], ("eager", "compile"))

@@ -7,13 +7,14 @@ import json
 import math
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rlfw.errors import RunError, UserError
+from rlfw.errors import UserError, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 HELP = """\
 rlfw: policy-gradient algorithms as compositions of interchangeable parts
@@ -24,19 +25,32 @@ rlfw: policy-gradient algorithms as compositions of interchangeable parts
   rlfw train -m algorithm=grpo env=cartpole epochs=4 regularizer=none,clip,kl,both seed=0,1,2
   rlfw eval runs/first --episodes 100
   rlfw list baseline
+  rlfw explain algorithm=grpo regularizer.clip.high=0.28
+  rlfw new regularizer my_kl
+  rlfw check regularizer/my_kl plugins=[my_kl.py]
 
 An algorithm is one part on each axis: algorithm=NAME chooses them all, axis=PART swaps one, axis.PART.key=VALUE
 sets it. The budget is total_steps=N (env steps on gymnasium, completions on text) or iterations=N (rollouts with
-their updates). `rlfw list` shows every part and key, `rlfw train --help` the root keys.
+their updates). `rlfw list` shows every part and key, `rlfw train --help` the root keys. --debug, anywhere: an error
+shows its traceback.
 
-exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 interrupted (and saved)
+exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 or 143 ended by SIGINT or SIGTERM and saved: resume=DIR
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script: an exit code, messages on stderr."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    commands = {"train": _train, "eval": _eval, "list": _list}
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = [word for word in given if word != "--debug"]
+    debug = len(words) < len(given)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": partial(_train, debug=debug),
+        "eval": _eval,
+        "list": _list,
+        "explain": _explain,
+        "new": _new,
+        "check": _check,
+    }
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP)
         return 0
@@ -48,24 +62,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] not in commands:
         from rlfw.registry import suggest
 
-        print(f"rlfw: no such command {words[0]}{suggest(words[0], commands)}", file=sys.stderr)
-        return 2
+        return tell(UserError(f"no such command {words[0]}{suggest(words[0], commands)}"), debug=debug)
     try:
         return commands[words[0]](words[1:])
-    except UserError as error:
-        print(f"rlfw: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"rlfw: the run failed: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("rlfw: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 0
+    except Exception as error:
+        return tell(error, debug=debug)
 
 
-def _train(words: list[str]) -> int:
+class _Parser(argparse.ArgumentParser):
+    """Wrong words are a UserError, as everywhere."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows what it takes")
+
+
+def _train(words: list[str], *, debug: bool) -> int:
     if any(word in ("-h", "--help") for word in words):
         print(_root_keys())
         return 0
@@ -73,18 +89,20 @@ def _train(words: list[str]) -> int:
     if flags:
         from rlfw.multirun import multirun
 
-        return multirun(words)
+        return multirun(words, debug=debug)
     from rlfw.api import interrupted, train
 
     path = train(words)
     print(path)
-    return 130 if interrupted(path) else 0
+    signal = interrupted(path)
+    if signal is None:
+        return 0
+    print(f"rlfw: interrupted and saved; go on with: rlfw train resume={path}", file=sys.stderr)
+    return 128 + signal
 
 
 def _eval(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="rlfw eval", description="Play fresh episodes with a run's newest checkpoint."
-    )
+    parser = _Parser(prog="rlfw eval", description="Play fresh episodes with a run's newest checkpoint.")
     parser.add_argument("dir", type=Path, help="a run's folder, or one of its checkpoints")
     parser.add_argument("overrides", nargs="*", help="keys of the env, and plugins=[FILE] where the run used any")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes or completions (default 100)")
@@ -112,13 +130,14 @@ def _finite(value: float) -> float | None:
 
 
 def _list(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="rlfw list", description="Every part: its name, its sentence, its keys.")
-    parser.add_argument("axis", nargs="?", help="one axis, or algorithm")
+    parser = _Parser(prog="rlfw list", description="Every part: its name, its sentence, its keys.")
+    parser.add_argument("axis", nargs="?", help="one axis, or algorithm; plugins=[FILE] adds those parts")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(words)
-    from rlfw import registry
+    plugins = [word for word in words if word.startswith("plugins=")]
+    args = parser.parse_args([word for word in words if word not in plugins])
+    from rlfw import config, registry
 
-    registry.load_components()
+    config.prepare_for(plugins)
     groups = ["algorithm", *registry.AXES]
     if args.axis is not None and args.axis not in groups:
         raise UserError(f"no such axis: {args.axis}{registry.suggest(args.axis, groups)}")
@@ -141,6 +160,48 @@ def _list(words: list[str]) -> int:
         for key, about in row["keys"].items():
             print(f"    {row['axis']}.{row['name']}.{key} = {about['default']}  ({about['type']})")
     return 0
+
+
+def _explain(words: list[str]) -> int:
+    parser = _Parser(
+        prog="rlfw explain", description="A composition in formulas: its loss, its pipeline, what sets it apart."
+    )
+    parser.add_argument("overrides", nargs="*", help="as for rlfw train: algorithm=grpo regularizer.clip.high=0.28")
+    args = parser.parse_args(words)
+    from rlfw.explain import explain
+
+    print(explain(args.overrides))
+    return 0
+
+
+def _new(words: list[str]) -> int:
+    parser = _Parser(prog="rlfw new", description="Write a part to start from, and its test beside it.")
+    parser.add_argument("axis", help="regularizer, baseline, reward, ...")
+    parser.add_argument("name", help="NAME.py and test_NAME.py are written")
+    parser.add_argument("--kind", help="of a regularizer: penalty (the default) or surrogate")
+    args = parser.parse_args(words)
+    from rlfw.scaffold import new_part
+
+    written = new_part(args.axis, args.name, args.kind)
+    print("\n  ".join([f"wrote {written.part} and {written.test}; next:", *written.commands]))
+    return 0
+
+
+def _check(words: list[str]) -> int:
+    from rlfw.testing import command
+
+    parser = _Parser(
+        prog="rlfw check",
+        description=command.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("words", nargs="*", metavar="AXIS/NAME | key=VALUE", help="parts, their keys, plugins=[FILE]")
+    parser.add_argument("--all", action="store_true", help="every registered part")
+    parser.add_argument("--why", action="store_true", help="with the reason of every check")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_intermixed_args(words)
+    return command.main(args.words, every=args.all, why=args.why, as_json=args.json)
 
 
 def _root_keys() -> str:

@@ -131,6 +131,9 @@ class Composition:
             raise UserError(
                 f"{part} compares samples within a group: set sampler=episodes and sampler.episodes.group_size >= 2"
             )
+        if "greedy_returns" in self.needs and not self.sampler.whole_episodes:
+            part = self.needing("greedy_returns")
+            raise UserError(f"{part} plays a greedy episode from each group's start: set sampler=episodes")
         if "whole_episodes" in self.needs and not self.sampler.whole_episodes:
             raise UserError(f"{self.needing('whole_episodes')} needs whole episodes: set sampler=episodes")
 
@@ -179,15 +182,7 @@ class Composition:
             batch = batch.with_(old_logprobs=scored.logprobs.detach())
         log_ratio = self.ratio(scored.logprobs, self._seen(batch, self.ratio))
         new = Current(scored.logprobs, ABSENT if log_ratio is None else log_ratio, scored.entropy, scored.values)
-        if self.surrogate is not None:
-            objective = self.surrogate(new, self._seen(batch, self.surrogate))
-        elif log_ratio is not None:
-            objective = F.exp_ratio(log_ratio) * batch.advantages
-        else:
-            objective = scored.logprobs * batch.advantages
-        if batch.weights is not None:
-            objective = batch.weights * objective
-        per_step = -objective
+        per_step = -self._objective(new, batch)
         for penalty in self.penalties:
             per_step = per_step + penalty(new, self._seen(batch, penalty))
         policy = (coefficients * batch.on_mask(per_step)).sum()
@@ -195,6 +190,34 @@ class Composition:
             return Loss(policy, policy, None, new, batch)
         critic = (coefficients * batch.on_mask(self.critic.loss(new, self._seen(batch, self.critic)))).sum()
         return Loss(policy + critic, policy, critic, new, batch)
+
+    def _objective(self, new: Current, batch: Batch) -> Tensor:
+        """[B, T]: the surrogate, or r A, or A log pi where there is no ratio; weighted."""
+        if self.surrogate is not None:
+            objective = self.surrogate(new, self._seen(batch, self.surrogate))
+        elif new.log_ratio is not None:
+            objective = F.exp_ratio(new.log_ratio) * batch.advantages
+        else:
+            objective = new.logprobs * batch.advantages
+        return objective if batch.weights is None else batch.weights * objective
+
+    def terms(self, new: Current, batch: Batch) -> dict[str, Tensor]:
+        """What the loss is made of, unreduced [B, T], each by a name that a person knows; in the order it is made."""
+        fields = {
+            "advantages": batch.advantages,
+            "returns": batch.returns,
+            "log-probs": new.logprobs,
+            "values": new.values,
+            "log-ratio": new.log_ratio,
+        }
+        found = {f"the {name}": tensor for name, tensor in fields.items() if tensor is not None}
+        surrogate = "the objective" if self.surrogate is None else self.names[id(self.surrogate)]
+        found[surrogate] = self._objective(new, batch)
+        for penalty in self.penalties:
+            found[self.names[id(penalty)]] = penalty(new, self._seen(batch, penalty))
+        if self.critic is not None:
+            found[self.names[id(self.critic)]] = self.critic.loss(new, self._seen(batch, self.critic))
+        return found
 
     def metrics(self, new: Current, batch: Batch) -> dict[str, torch.Tensor]:
         """Every part's per-step metrics [B, T] over a whole update."""

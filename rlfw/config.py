@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -18,12 +19,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rlfw import registry
+from rlfw import registry, trust
 from rlfw.errors import UserError
-from rlfw.schema import Checkpoint, Config, Evaluation, Warmup
+from rlfw.schema import Checkpoint, Config, Evaluation, Warmup, open_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -48,6 +49,13 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 def prepare_for(words: Sequence[str]) -> list[str]:
     """``prepare`` with the plugins and experiments that a command line names; its words, paths replaced by names."""
     typed = typed_overrides([word for word in words if "=" in word])
+    for key, value in typed:
+        if key in (*registry.SINGLE, "algorithm", "experiment") and isinstance(value, list) and len(value) > 1:
+            one = "part" if key in registry.AXES else "name"
+            raise UserError(f"{key} takes one {one}, got {', '.join(map(str, value))}")
+        for name in value if isinstance(value, list) else [value]:
+            if key in registry.AXES and isinstance(name, bool | int | float):
+                raise UserError(f"{key}={str(name).lower()}: a part is chosen by its name")
     plugins: list[str] | None = next((value for key, value in typed if key == "plugins"), [])
     prepare(plugins, experiments=[value for key, value in typed if key == "experiment" and isinstance(value, str)])
     return [_experiment_name(word) for word in words]
@@ -73,14 +81,17 @@ def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ())
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise UserError(f"{path} holds no keys: an experiment reads key: value")
     for axis in registry.AXES:
         if not isinstance(found.get(axis, {}), dict):
             raise UserError(f"{path}: {axis}: parts are chosen under defaults, as - override /{axis}: NAME")
+    trust.check_file(str(path), found)
+    if _budgets(found) == set(BUDGETS):
+        raise UserError(f"{path}: the budget is total_steps: N or iterations: N, not both")
     _check_defaults(path, found.get("defaults") or [])
     return found
 
@@ -100,8 +111,15 @@ def _check_defaults(path: Path, defaults: list[Any]) -> None:
 
 
 def _experiment_path(name: str) -> Path | None:
-    candidates = [Path(name), Path("experiments") / name, Path("experiments") / f"{name}.yaml"]
-    return next((path for path in candidates if path.is_file()), None)
+    inside = [Path("experiments") / name, Path("experiments") / f"{name}.yaml"]
+    candidates = [Path(name), *(path for path in inside if ".." not in path.parts)]  # a name stays in its folder
+    found = next((path for path in candidates if path.is_file()), None)
+    if found is not None and (not re.fullmatch(r"[A-Za-z_][\w-]*", found.stem) or found.stem in registry.NO_NAMES):
+        raise UserError(
+            f"experiment={name}: the name of an experiment is made of letters, digits, _ and -, and it is a word: "
+            "rename the file"
+        )
+    return found
 
 
 def _experiment_name(word: str) -> str:
@@ -117,17 +135,27 @@ def typed_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    try:
-        return OverridesParser.create().parse_overrides(overrides=list(overrides))
-    except HydraException as error:
-        raise UserError(f"an override reads key=value: {str(error).splitlines()[0]}") from error
+    parser, found = OverridesParser.create(), []
+    for word in overrides:
+        try:
+            found += parser.parse_overrides(overrides=[word])
+        except HydraException as error:
+            raise UserError(
+                f"an override reads key=value and {word!r} does not; a value with spaces or brackets of its own has "
+                "quotes within the shell's: 'key=\"a value\"'"
+            ) from error
+        if found[-1].is_delete():
+            raise UserError(f"{word}: a key cannot be taken away; write key=VALUE, or axis=none where there is one")
+        if not found[-1].key_or_group:
+            raise UserError(f"{word}: an override reads key=value and this one has no key")
+    return found
 
 
-def _flat(key: str, value: Any) -> list[str]:
+def leaves(key: str, value: Any) -> list[str]:
     """The keys that key=value sets: a.b={c: 1, d: 2} sets a.b.c and a.b.d."""
     if not isinstance(value, dict):
         return [key]
-    return [leaf for name, inner in value.items() for leaf in _flat(f"{key}.{name}", inner)]
+    return [leaf for name, inner in value.items() for leaf in leaves(f"{key}.{name}", inner)]
 
 
 def _check_lists(typed: list[tuple[str, Any]]) -> None:
@@ -151,7 +179,9 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
     """
     typed = typed_overrides(overrides)
     _check_lists(typed)
-    words = [leaf for key, value in typed for leaf in _flat(key, value)]
+    _check_values(cfg)
+    trust.check_data("", cfg)
+    words = [leaf for key, value in typed for leaf in leaves(key, value)]
     for word in words:
         axis, *rest = word.split(".")
         if axis in registry.AXES and rest[1:] == ["part"]:
@@ -163,8 +193,7 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
         for key, inner in (("warmup", Warmup), ("evaluation", Evaluation), ("checkpoint", Checkpoint)):
             for name in cfg[key].keys() - inner.__dataclass_fields__.keys():
                 raise UserError(f"{key}.{name}: {_unknown(f'{key}.{name}')}")
-        if cfg.iterations is not None and "total_steps" not in words:
-            cfg.total_steps = None  # a preset's budget gives way to the one in rollouts
+        _settle_budget(cfg, typed)
         for axis in registry.AXES:
             nodes = cfg[axis]
             chosen = [name for name in nodes if nodes[name] is not None and "part" in nodes[name]]
@@ -186,9 +215,96 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
                         raise UserError(f"{axis}.{name}.{key} must be given: write {axis}.{name}.{key}=VALUE")
                     if value is None and not _optional(axis, part, key):
                         raise UserError(f"{axis}.{name}.{key}=null: it takes a value")
+    trust.check_imports(cfg, words)
     if list(cfg.plugins) != next((value for key, value in typed if key == "plugins"), []):
         raise UserError("plugins are read from the command line alone: write plugins=[FILE] there")
     return cfg
+
+
+def _check_values(cfg: DictConfig) -> None:
+    """Every value can be read, and no number is NaN. What a part's own key lacks is said where the part is settled."""
+    missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
+    for key in missing:
+        if key.partition(".")[0] not in registry.AXES:
+            raise UserError(f"{key} must be given: write {key}=VALUE")
+    try:
+        values = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from error
+    for key, value in _numbers("", values):
+        if math.isnan(value):
+            raise UserError(f"{key}=nan: it must be a number")
+
+
+def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Every float within ``value`` with its key."""
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _numbers(f"{path}.{key}".lstrip("."), inner)
+
+
+def check_saved(cfg: DictConfig, words: Sequence[str]) -> None:
+    """UserError for a configuration read from a run's folder that no run could have, or that asks to run code."""
+    try:
+        OmegaConf.merge(OmegaConf.structured(Config), cfg)
+        for axis in registry.AXES:
+            for name, node in cfg[axis].items():
+                if not isinstance(node, DictConfig) or "part" not in node:
+                    raise UserError(f"config.yaml: {axis}.{name} names no part: the file has been changed")
+                OmegaConf.merge(OmegaConf.structured(registry.entry(axis, node.part).schema), node)
+            if axis in registry.SINGLE and len(cfg[axis]) != 1:
+                raise UserError(f"config.yaml: {axis} takes one part, got {', '.join(cfg[axis]) or 'none'}")
+    except OmegaConfBaseException as error:
+        raise UserError(f"config.yaml: {explain(error)}") from error
+    trust.check_data("config.yaml: ", cfg)
+    trust.check_imports(cfg, [leaf for key, value in typed_overrides(words) for leaf in leaves(key, value)])
+
+
+def change(cfg: DictConfig, words: Sequence[str]) -> list[str]:
+    """Set in a run's ``cfg`` what may change while it goes on; the plugins. UserError for any other word."""
+    plugins: list[str] = []
+    given = typed_overrides(words)
+    for key, value in given:
+        if key == "plugins":
+            plugins = list(value)
+        elif isinstance(value, str) and ":" in value and OmegaConf.select(cfg, key) == value:
+            continue  # a module that is named once more, as it must be
+        elif key not in open_keys():
+            known = registry.suggest(key, open_keys()) if key.partition(".")[0] in ("evaluation", "checkpoint") else ""
+            raise UserError(
+                f"{key} cannot change while a run goes on{known}; its budget and its reports can "
+                f"({', '.join(open_keys())}): leave it away, or start a new run"
+            )
+        else:
+            try:
+                OmegaConf.update(OmegaConf.structured(Config), key, value)
+            except OmegaConfBaseException as error:
+                raise UserError(explain(error)) from error
+            OmegaConf.update(cfg, key, value)
+    budgets = {key for key, value in given if key in ("total_steps", "iterations") and value is not None}
+    if len(budgets) == 1:  # a budget of the other kind takes the place of the run's own
+        cfg[({"total_steps", "iterations"} - budgets).pop()] = None
+    return plugins
+
+
+BUDGETS = ("total_steps", "iterations")
+
+
+def _budgets(found: Mapping[str, Any]) -> set[str]:
+    return {key for key in BUDGETS if found.get(key) is not None}
+
+
+def _settle_budget(cfg: DictConfig, typed: list[tuple[str, Any]]) -> None:
+    """One budget: the typed one over the experiment's over a preset's; of two presets' the one in rollouts."""
+    written = next((value for key, value in typed if key == "experiment" and isinstance(value, str)), None)
+    experiment = {} if written is None else ConfigStore.instance().load(f"experiment/{written}.yaml").node
+    for chosen in (_budgets(dict(typed)), _budgets(experiment or {}), _budgets(cfg) & {"iterations"}):
+        if chosen:
+            for other in set(BUDGETS) - chosen:
+                cfg[other] = None
+            return
 
 
 def _no_effect(key: str, axis: str, name: str, chosen: Sequence[str]) -> str:
@@ -206,11 +322,15 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     while isinstance(error.__cause__, Exception) and not isinstance(error, OmegaConfBaseException):
         error = error.__cause__
     text = re.sub(r"^.* raised while composing config:\n", "", str(error))
-    if found := re.search(r"Could not (?:find|load) '(\w+)/([^']+)'", text):
+    if found := re.search(r"Could not (?:find|load) '(\w+)/([^']*)'", text):
         group, name = found.groups()
+        if Path(f"{name}.py").is_file():
+            return f"{group}={name}: no such choice; {name}.py lies here: add plugins=[{name}.py]"
         return f"{group}={name}: no such choice{registry.suggest(name, choices(group))}"
     if found := re.search(r"Could not override '([^']+@[^']+)'", text):
         return f"{found[1]} is not there to be replaced; a further instance reads +{found[1]}=NAME"
+    if found := re.search(r"An item is already at '([^']+)'", text):
+        return f"{found[1]} is there already: write {found[1]}=VALUE without the +"
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: {_unknown(found[1], instances)}"
     if found := re.search(r"Key '([^']+)' (?:not in|is not in struct)", text):
@@ -218,7 +338,7 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
         axis, *rest = path.split(".")
         if axis in registry.AXES and len(rest) == 1 and rest[0] in registry.names(axis):
             typed = typed_overrides(overrides)
-            key = next((leaf for word in typed for leaf in _flat(*word) if leaf.startswith(f"{path}.")), path)
+            key = next((leaf for word in typed for leaf in leaves(*word) if leaf.startswith(f"{path}.")), path)
             choice: Any = next((value for word, value in reversed(typed) if word == axis), [])
             return _no_effect(key, axis, rest[0], choice if isinstance(choice, list) else [choice])
         return f"{path}: {_unknown(path, instances)}"

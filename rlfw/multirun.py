@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from rlfw import config
-from rlfw.errors import RunError, UserError
+from rlfw.errors import UserError, tell
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def multirun(words: list[str]) -> int:
+def _check_flags(words: list[str]) -> None:
+    """Hydra ends the process over a flag that it does not know."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; rlfw train --help shows what it takes")
+
+    setattr(parser, "error", refuse)  # noqa: B010
+    if parser.parse_args(words).experimental_rerun is not None:
+        raise UserError("--experimental-rerun reads a pickle, which could run anything: write the overrides themselves")
+
+
+def multirun(words: list[str], *, debug: bool = False) -> int:
     """``rlfw train`` with Hydra's flags (-m, --cfg job, --info, ...).
 
     A job that fails says so in one line, and the others run; the exit code is that of the first that failed.
     """
+    _check_flags(words)
     words = config.prepare_for(words)
     codes: list[int] = []
 
@@ -33,12 +47,11 @@ def multirun(words: list[str]) -> int:
         overrides = list(HydraConfig.get().overrides.task)
         try:
             path = run(config.settle(cfg, overrides), overrides)
-            if interrupted(path):
+            if interrupted(path) is not None:
                 raise KeyboardInterrupt
             return str(path)
-        except (UserError, RunError) as error:
-            print(f"rlfw: {' '.join(overrides)}: {error}", file=sys.stderr)
-            codes.append(2 if isinstance(error, UserError) else 1)
+        except Exception as error:
+            codes.append(tell(error, debug=debug, job=" ".join(overrides)))
             return None
 
     # Hydra reads the command line itself; with full errors it raises what it would else print.

@@ -89,12 +89,18 @@ class FlatOptimizer:
         return all(bool(flat.isfinite().all()) for flat in self.flats)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The optimizer's moments by buffer, as tensors."""
+        """The optimizer's moments by buffer, as tensors; the learning rates are knobs."""
         found = {}
         for i, flat in enumerate(self.flats):
             for key, value in self.torch.state[flat].items():
                 found[f"{i}.{key}"] = torch.as_tensor(value).clone()
         return found
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Moments as they were saved."""
+        for name, value in state.items():
+            buffer, _, key = name.partition(".")
+            self.torch.state[self.flats[int(buffer)]][key] = value
 
 
 def _flatten(parameters: list[nn.Parameter]) -> nn.Parameter:

@@ -39,7 +39,7 @@ class Probed:
 
 
 def probe(
-    overrides: Sequence[str],
+    composition: Sequence[str] | Composition,
     *,
     rewards: Any,
     mask: Any,
@@ -57,7 +57,7 @@ def probe(
     advantages: Any = None,
     returns: Any = None,
 ) -> Probed:
-    """Run the composition of ``overrides`` (as on the command line) on one optimizer batch.
+    """Run a composition, given as overrides on the command line are, or built already, on one optimizer batch.
 
     rewards             [B, T] per step; [B] per row, on its last step; {name: [B]} per row and reward function, summed
     mask                [B, T] bool
@@ -72,9 +72,8 @@ def probe(
     float64 stays float64. gamma is 1 unless the overrides name it, an env or an experiment. UserError names a field
     that the composition needs and that is not given.
     """
-    named = {key for key, _ in config.typed_overrides(overrides)}
-    cfg = config.compose(overrides if named & {"gamma", "env", "experiment"} else ["gamma=1.0", *overrides])
-    composition = Composition(cfg, gamma=cfg.gamma, max_steps=None, streams=Streams(cfg.seed))
+    if not isinstance(composition, Composition):
+        composition = _composed(composition)
     mask = torch.as_tensor(mask).bool()
     B, T = mask.shape
     new = torch.as_tensor(logprobs)
@@ -157,8 +156,14 @@ def probe(
     )
 
 
-def dump(folder: Path, minibatch: Batch, losses: list[Loss]) -> None:
-    """Write an optimizer batch as ``probe``'s arguments (minibatch.safetensors) and its loss (minibatch.json)."""
+def _composed(overrides: Sequence[str]) -> Composition:
+    named = {key for key, _ in config.typed_overrides(overrides)}
+    cfg = config.compose(overrides if named & {"gamma", "env", "experiment"} else ["gamma=1.0", *overrides])
+    return Composition(cfg, gamma=cfg.gamma, max_steps=None, streams=Streams(cfg.seed))
+
+
+def dump(folder: Path, minibatch: Batch, losses: list[Loss], name: str) -> None:
+    """Write an optimizer batch as ``probe``'s arguments (NAME.safetensors) and its loss (NAME.json)."""
     rows = Batch.cat([loss.batch for loss in losses])
     new = metrics.side_by_side([loss.new for loss in losses])
     found = {
@@ -178,6 +183,6 @@ def dump(folder: Path, minibatch: Batch, losses: list[Loss]) -> None:
         "returns": rows.returns,
     }
     tensors = {name: tensor.contiguous().clone() for name, tensor in found.items() if tensor is not None}
-    save_file(tensors, folder / "minibatch.safetensors")
+    save_file(tensors, folder / f"{name}.safetensors")
     total = sum(float(loss.total.detach()) for loss in losses)
-    (folder / "minibatch.json").write_text(json.dumps({"loss": total}) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps({"loss": total}) + "\n")

@@ -29,7 +29,12 @@ class Progress:
         self.total = cfg.iterations or cfg.total_steps
         interval = 0.1 if sys.stderr.isatty() else 30.0
         self.bar = tqdm(
-            total=self.total, unit=f" {unit}", mininterval=interval, disable=not cfg.progress, dynamic_ncols=True
+            total=self.total,
+            unit=f" {unit}",
+            mininterval=interval,
+            disable=not cfg.progress,
+            dynamic_ncols=True,
+            delay=1e-6,  # nothing is shown of a run that is refused before its first iteration
         )
 
     def show(self, progress: float, metrics: Mapping[str, float]) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from rlfw.interfaces import Policy
@@ -18,6 +20,7 @@ class Reference:
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.frozen = policy, policy.reference()
+        self.moved = False  # since training began
 
     @torch.no_grad()
     def logprobs(self, rows: Batch) -> Tensor:
@@ -30,3 +33,10 @@ class Reference:
         now = dict(self.policy.named_parameters())
         for name, weight in self.frozen.named_parameters():
             weight.lerp_(now[name], rate)
+        self.moved = True
+
+    def save(self, folder: Path) -> None:
+        self.frozen.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.frozen.load(folder)

@@ -1,8 +1,8 @@
 """Parts by axis and name. One declaration registers a part, its configuration, its defaults and its help.
 
 Positional parameters of a part are wired by name: gamma and streams for an env, env_spec and streams for a policy,
-gamma and max_steps for the algorithm's parts. Keyword-only parameters are its configuration and live under
-``axis.part.key``.
+gamma, max_steps and streams for the algorithm's parts. Keyword-only parameters are its configuration and live under
+``axis.part.key``. A part that cannot be one is refused where it is declared, with its place and the remedy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import difflib
 import importlib.metadata
 import importlib.util
 import inspect
-from copy import deepcopy
+import itertools
+import sys
+import traceback
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,16 +23,19 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from rlfw.errors import UserError
+from rlfw import signature
+from rlfw.errors import RunError, UserError
+from rlfw.interfaces import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 # One part on each of these; any number, in order, on those.
 SINGLE = ("env", "policy", "sampler", "baseline", "normalize", "ratio", "aggregation", "optimizer")
 LISTS = ("reward", "regularizer", "weight", "controller")
 AXES = SINGLE + LISTS
 PRESETS = ("algorithm", "env")  # config groups filled from YAML files that lie beside the parts
+NO_NAMES = ("nan", "inf", "true", "false", "null")  # no words on the command line
 
 T = TypeVar("T")
 
@@ -44,6 +49,23 @@ class Entry:
     part: Callable[..., Any]
     schema: type
     defaults: Mapping[str, Any]  # those that the registration puts in place of the signature's
+    place: str  # file:line of the registration
+
+    @property
+    def wires(self) -> list[str]:
+        """The positional parameters."""
+        return signature.wires(self.part)
+
+    def reads(self, name: str, keys: Mapping[str, Any]) -> bool:
+        """Whether the part, set to ``keys``, reads its key or its wired parameter ``name``."""
+        only_with = self.part.only_with if isinstance(self.part, type) and issubclass(self.part, Part) else {}
+        switch, value = only_with.get(name, ("part", self.name))
+        return (name in self.keys or name in self.wires) and bool(keys[switch] == value)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The keys whose value may name a module to import."""
+        return self.part.imports if isinstance(self.part, type) and issubclass(self.part, Part) else ()
 
     @property
     def summary(self) -> str:
@@ -66,47 +88,56 @@ class Entry:
         return rows
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A YAML preset: the comment lines at its head, and what it sets."""
+
+    summary: str  # the first line
+    notes: tuple[str, ...]  # the others
+    node: Mapping[str, Any]
+
+
 _PARTS: dict[str, dict[str, Entry]] = {axis: {} for axis in AXES}
 _ALIASES: dict[str, dict[str, list[str]]] = {axis: {} for axis in AXES}
-_PRESETS: dict[str, dict[str, str]] = {group: {} for group in PRESETS}  # name -> its first comment line
+_PRESETS: dict[str, dict[str, Preset]] = {group: {} for group in PRESETS}
 
 
 def register(axis: str, name: str, **defaults: Any) -> Callable[[T], T]:
     """Register a part under ``axis=name``; ``defaults`` replace those of its signature."""
+    caller = sys._getframe(1)
+    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
     if axis not in _PARTS:
-        raise ValueError(f"there is no axis {axis}; there are {', '.join(AXES)}")
+        near = difflib.get_close_matches(axis, AXES, n=1)
+        mean = f"did you mean {near[0]}?" if near else f"there are {', '.join(AXES)}"
+        raise UserError(f"there is no axis {axis} for {name} ({place}); {mean}")
+    if not name.isidentifier() or name.lower() in NO_NAMES:
+        raise UserError(f"{axis}={name} ({place}): a part's name is made of letters, digits and _, and it is a word")
 
     def add(part: T) -> T:
-        if name in _PARTS[axis]:
-            known = _PARTS[axis][name].part
-            raise ValueError(f"{axis}={name} is already {known.__module__}.{known.__qualname__}")  # type: ignore[attr-defined]
-        rows: list[tuple[str, Any, Any]] = [("part", str, field(default=name))]
-        keys = {p.name: p for p in inspect.signature(part, eval_str=True).parameters.values()}  # type: ignore[arg-type]
-        for unknown in defaults.keys() - keys.keys():
-            raise ValueError(f"{axis}={name}: the default {unknown} is not a parameter of {part}")
-        for key in keys.values():
-            if key.kind is key.KEYWORD_ONLY:
-                default = defaults.get(key.name, _default(part, key))
-                rows.append((key.name, key.annotation, field(default_factory=partial(deepcopy, default))))
-        schema = make_dataclass(f"{axis}_{name}", rows)
-        _PARTS[axis][name] = Entry(axis, name, part, schema, defaults)  # type: ignore[arg-type]
+        _check_name(axis, name, place)
+        rows = signature.keys(f"{axis}={name} ({place})", axis, part, defaults)
+        schema = make_dataclass(f"{axis}_{name}", [("part", str, field(default=name)), *rows])
         node = OmegaConf.structured(schema)
-        for key in keys.keys() & node.keys():
+        for key, _, _ in rows:
             if isinstance(node._get_node(key), DictConfig):  # the names within a mapping are the user's own
                 OmegaConf.set_struct(node._get_node(key), False)
+        _PARTS[axis][name] = Entry(axis, name, part, schema, defaults, place)  # type: ignore[arg-type]
         ConfigStore.instance().store(group=axis, name=name, node=node, package=f"{axis}.{name}")
         return part
 
     return add
 
 
-def _default(part: Any, key: inspect.Parameter) -> Any:
-    if key.default is key.empty:
-        return "???"
-    made = getattr(part, "__dataclass_fields__", {}).get(
-        key.name
-    )  # a dataclass hides default_factory from its signature
-    return made.default_factory() if made is not None and made.default_factory is not MISSING else key.default
+def _check_name(axis: str, name: str, place: str) -> None:
+    if name in _PARTS[axis]:
+        known = _PARTS[axis][name]
+        raise UserError(
+            f"{axis}={name} is registered twice: {known.part.__module__}.{known.part.__qualname__} ({known.place}) "
+            f"bears the name, and so does the part at {place}; give one of them another name"
+        )
+    if name in _ALIASES[axis] or name in _PRESETS.get(axis, {}):
+        what = f"stands for [{','.join(_ALIASES[axis][name])}]" if name in _ALIASES[axis] else "is a preset"
+        raise UserError(f"{axis}={name} {what}; give the part at {place} another name")
 
 
 def register_alias(axis: str, name: str, names: list[str]) -> None:
@@ -136,7 +167,12 @@ def names(axis: str) -> list[str]:
 
 def presets(group: str) -> dict[str, str]:
     """The YAML presets of a config group, each with its one-line description."""
-    return dict(_PRESETS[group])
+    return {name: found.summary for name, found in _PRESETS[group].items()}
+
+
+def preset(group: str, name: str) -> Preset:
+    """One of them, with the rest of its comment and what it sets."""
+    return _PRESETS[group][name]
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -150,22 +186,55 @@ def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
     """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``."""
     keys: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else dict(node)  # type: ignore[assignment]
     found = entry(axis, keys.pop("part"))
-    positional = [p for p in inspect.signature(found.part).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    for p in positional:
-        if p.name not in wires:
+    where = f"{axis}={found.name}"
+    for name in found.wires:
+        if name not in wires:
             raise UserError(
-                f"{axis}={found.name}: nothing gives its positional parameter {p.name} (there are "
-                f"{', '.join(wires) or 'none'}); a key of its configuration is keyword-only"
+                f"{where}: nothing gives its positional parameter {name} (this axis has {', '.join(wires) or 'none'})"
             )
-    return found.part(*(wires[p.name] for p in positional), **{**found.defaults, **keys})
+    for key in keys:
+        if key not in found.keys:
+            raise UserError(f"{where} has no key {key}{suggest(key, found.keys) if found.keys else ''}")
+    try:
+        made = found.part(*(wires[name] for name in found.wires), **{**found.defaults, **keys})
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        file = found.place.rpartition(":")[0]
+        raise UserError(f"{where} cannot be made{_line(error, file)}: {_said(error)}") from error
+    signature.check_base(where, axis, type(made))
+    return made
+
+
+def _line(error: BaseException, file: str) -> str:
+    """' (FILE, line N)': where in ``file`` an error arose, or where it did if not there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f" ({file}, line {error.lineno})"
+    inside = [frame for frame in frames if frame.filename == file] or frames
+    return f" ({inside[-1].filename}, line {inside[-1].lineno})"
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line."""
+    if isinstance(error, UserError):
+        return str(error)
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def store_presets(group: str, folder: Path) -> None:
-    """Every YAML file of ``folder`` becomes ``group=NAME``; its first line is a comment that describes it."""
+    """Every YAML file of ``folder`` becomes ``group=NAME``; the comment at its head describes it, line by line."""
     for file in sorted(folder.glob("*.yaml")):
         text = file.read_text()
-        ConfigStore.instance().store(group=group, name=file.stem, node=yaml.safe_load(text) or {}, package="_global_")
-        _PRESETS[group][file.stem] = text.partition("\n")[0].lstrip("# ")
+        node = yaml.safe_load(text) or {}
+        head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+        lines = [line.lstrip("# ") for line in head]
+        found = Preset("".join(lines[:1]), tuple(lines[1:]), node)
+        if _PRESETS[group].get(file.stem, found) != found or file.stem in _PARTS.get(group, {}):
+            raise UserError(f"{group}={file.stem} is there already: give {file} another name")
+        _PRESETS[group][file.stem] = found
+        ConfigStore.instance().store(group=group, name=file.stem, node=node, package="_global_")
 
 
 _loaded: dict[str, str] = {}  # package or plugin file -> the source that was read
@@ -175,13 +244,9 @@ def load_components(plugins: Iterable[str] = ()) -> None:
     """Import every package of the entry-point group ``rlfw.components`` once, then the plugin files."""
     for point in importlib.metadata.entry_points(group="rlfw.components"):
         if point.value not in _loaded:
-            _loaded[point.value] = ""
-            try:
+            with _importing(f"the component package {point.name} ({point.value})", ""):
+                _loaded[point.value] = ""  # before the import: it may ask for an entry itself
                 point.load()
-            except Exception as error:
-                raise UserError(
-                    f"the component package {point.name} ({point.value}) fails to import: {error!r}"
-                ) from error
     for plugin in plugins:
         path = Path(plugin).resolve()
         if not path.is_file():
@@ -192,11 +257,29 @@ def load_components(plugins: Iterable[str] = ()) -> None:
                 raise UserError(f"the plugin {plugin} has changed since it was loaded: start Python anew")
             continue
         spec = importlib.util.spec_from_file_location(f"rlfw_plugin_{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise UserError(f"plugins: {plugin} is no Python file: its name ends in .py")
         module = importlib.util.module_from_spec(spec)
-        try:
+        with _importing(f"the plugin {plugin}", str(path)):
+            sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
             spec.loader.exec_module(module)
-        except Exception as error:
-            raise UserError(f"the plugin {plugin} fails to import: {error!r}") from error
         _loaded[str(path)] = source
+
+
+@contextmanager
+def _importing(what: str, file: str) -> Iterator[None]:
+    """UserError for whatever an import raises; what the file or the package had registered until then is forgotten."""
+    loaded = set(_loaded)
+    try:
+        yield
+    except Exception as error:
+        for axis, found in _PARTS.items():
+            _PARTS[axis] = {
+                name: part
+                for name, part in found.items()
+                if part.place.rpartition(":")[0] != file and part.part.__module__ in sys.modules
+            }
+        for name in _loaded.keys() - loaded:
+            del _loaded[name]
+        where = "" if isinstance(error, UserError) else _line(error, file)
+        raise UserError(f"{what} fails to import{where}: {_said(error)}") from error

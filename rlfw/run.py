@@ -10,16 +10,24 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from rlfw.checkpoint import seal, sync, whole
 from rlfw.errors import RunError, UserError
+from rlfw.schema import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rlfw.retention import Retention
 
 
 class RunFolder:
@@ -27,6 +35,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = _locked(path)
         self._metrics = (path / "metrics.jsonl").open("a")
         self._events: Any = None
         self._started = time.time()
@@ -36,20 +45,37 @@ class RunFolder:
         """A fresh folder; UserError where it is taken or cannot be written."""
         try:
             path = _fresh(cfg)
-            saved = OmegaConf.to_container(cfg, resolve=True)
-            assert isinstance(saved, dict)
-            OmegaConf.save(
-                OmegaConf.create({**saved, "out": str(path), "overrides": list(overrides)}), path / "config.yaml"
-            )
+            folder = cls(path)
             for plugin in cfg.plugins:
                 (path / "plugins").mkdir(exist_ok=True)
                 shutil.copy(plugin, path / "plugins")
             _write_json(path / "provenance.json", provenance(overrides))
-            folder = cls(path)
-        except OSError as error:
-            raise UserError(f"out={cfg.out or 'runs/'}: cannot write there: {error.strerror or error}") from error
+            # The last of them: a folder with a config.yaml is a run that can go on.
+            _save_config(path, cfg, overrides)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UserError(f"out={cfg.out or 'runs/'}: cannot write there: {reason}") from error
         if cfg.tensorboard:
             folder.open_events()
+        folder.status("running")
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path, cfg: DictConfig, overrides: Sequence[str], iteration: int) -> RunFolder:
+        """The folder of a run that goes on after ``iteration``: what it wrote beyond that is taken back."""
+        folder = cls(path)
+        with _writing(path):
+            _save_config(path, cfg, _words(path))
+            _write_json(path / "provenance.json", _resumed(path, overrides, iteration))
+            folder._metrics.close()
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                _cut_lines(path / name, iteration)
+            folder._metrics = (path / "metrics.jsonl").open("a")
+            for checkpoint in checkpoints(path):
+                if int(checkpoint.name) > iteration:
+                    _remove(checkpoint)
+            if cfg.tensorboard:
+                folder._replay_events()
         folder.status("running")
         return folder
 
@@ -64,17 +90,34 @@ class RunFolder:
             self.path / "status.json", {"state": state, "started": self._started, "updated": time.time(), **facts}
         )
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """One line of metrics.jsonl, one TensorBoard event."""
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """One line of metrics.jsonl, one TensorBoard event at ``global_step``."""
+        row = {**metrics, "time": time.time()}
         with _writing(self.path):
-            self._metrics.write(json.dumps(dict(metrics)) + "\n")
+            self._metrics.write(json.dumps(row) + "\n")
             self._metrics.flush()
-        if self._events is not None:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
+        self._event(row)
 
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-            self._events.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+    def _event(self, row: Mapping[str, float]) -> None:
+        if self._events is None:
+            return
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items() if name != "time"]
+        step = int(row["global_step"])
+        self._events.add_event(Event(wall_time=row["time"], step=step, summary=Summary(value=values)))
+
+    def _replay_events(self) -> None:
+        """One event file with what metrics.jsonl holds, in place of those that there were."""
+        old = list(self.path.glob("events.out.tfevents.*"))
+        self.open_events()
+        with (self.path / "metrics.jsonl").open() as rows:
+            for line in rows:
+                self._event(json.loads(line))
+        self._events.flush()
+        for file in old:
+            file.unlink()
 
     def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Lines of samples.jsonl."""
@@ -85,13 +128,14 @@ class RunFolder:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a disk that was full has been reported where it was met
             self._metrics.close()
+        self._lock.release()
         if self._events is not None:
             self._events.close()
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def save_checkpoint(self, iteration: int, write: Callable[[Path], None], keep: int) -> Path:
-        """``write`` fills a folder beside its place, which it takes when it is whole. Older ones beyond ``keep`` go."""
+    def save_checkpoint(self, iteration: int, write: Callable[[Path], None], retention: Retention) -> Path:
+        """``write`` fills a folder beside its place, which it takes when it is whole. Then go those that may go."""
         root = self.path / "checkpoints"
         final = root / f"{iteration:08d}"
         aside = root / f".{iteration:08d}.partial"
@@ -102,13 +146,15 @@ class RunFolder:
             aside.mkdir(parents=True)
             try:
                 write(aside)
+                seal(aside)
             except Exception:
                 shutil.rmtree(aside, ignore_errors=True)
                 raise
             os.replace(aside, final)
-        if keep >= 0:
-            for old in checkpoints(self.path)[: -max(keep, 1)]:
-                shutil.rmtree(old)
+            sync(root)
+        saved = {int(path.name): path for path in checkpoints(self.path)}
+        for old in saved.keys() - retention.stays(saved):
+            _remove(saved[old])
         return final
 
 
@@ -119,15 +165,46 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name))
 
 
+def _remove(checkpoint: Path) -> None:
+    """Out of sight first, so that a checkpoint is never met half deleted."""
+    aside = checkpoint.with_name(f".{checkpoint.name}.deleted")
+    os.replace(checkpoint, aside)
+    shutil.rmtree(aside)
+
+
+def newest(run: Path) -> Path | None:
+    """The newest checkpoint that is whole, None where none was saved; one that is damaged is passed over, and said."""
+    saved = checkpoints(run)
+    for path in reversed(saved):
+        if whole(path):
+            return path
+        warnings.warn(f"{path} is damaged and is passed over", stacklevel=2)
+    if saved:
+        raise UserError(f"{run}: not one of its {len(saved)} checkpoints is whole")
+    return None
+
+
 def load_config(run: Path) -> DictConfig:
     """The resolved configuration of a run."""
     file = run / "config.yaml"
     if not file.is_file():
         raise UserError(f"{run} is not a run's folder: it has no config.yaml")
-    cfg = OmegaConf.load(file)
-    assert isinstance(cfg, DictConfig)
+    try:
+        cfg = OmegaConf.load(file)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    known = {*Config.__dataclass_fields__, "overrides"}
+    if not isinstance(cfg, DictConfig) or (differing := sorted(map(str, known ^ cfg.keys()))):
+        what = f": {differing[0]} is unknown or missing" if isinstance(cfg, DictConfig) else ""
+        raise UserError(f"{file} is not the configuration of a run of this version{what}")
     del cfg["overrides"]
     return cfg
+
+
+def _words(run: Path) -> list[str]:
+    """The words that began a run."""
+    saved: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
+    return list(saved["overrides"])
 
 
 @contextlib.contextmanager
@@ -143,8 +220,40 @@ def _writing(run: Path) -> Any:
         ) from error
 
 
+def _locked(path: Path) -> FileLock:
+    """The lock of a run's folder; it falls with the process that holds it."""
+    lock = FileLock(path / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(f"{path} is being written by another process: wait for it, or name another folder") from error
+    return lock
+
+
+def _cut_lines(file: Path, iteration: int) -> None:
+    """Drop the rows of later iterations, and a last line that was cut short."""
+    if not file.is_file():
+        return
+    aside = file.with_suffix(".partial")
+    with file.open() as rows, aside.open("w") as kept:
+        for line in rows:
+            if not line.endswith("\n") or json.loads(line)["iteration"] > iteration:
+                break
+            kept.write(line)
+    os.replace(aside, file)
+
+
+def _resumed(path: Path, overrides: Sequence[str], iteration: int) -> dict[str, Any]:
+    """The run's provenance, with one more line of where it went on."""
+    found: dict[str, Any] = json.loads((path / "provenance.json").read_text())
+    now = {"iteration": iteration, **provenance(overrides)}
+    return {**found, "resumed": [*found.get("resumed", []), now]}
+
+
 def _fresh(cfg: DictConfig) -> Path:
     if cfg.out is not None:
+        if not cfg.out.strip():
+            raise UserError("out= names no folder: leave it away for a fresh one")
         path = Path(cfg.out)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"out={path} is not empty: name another folder, or leave out= away for a fresh one")
@@ -183,6 +292,14 @@ def provenance(overrides: Sequence[str]) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def _save_config(run: Path, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """config.yaml: the settled configuration, and the words that made it."""
+    saved: Any = OmegaConf.to_container(cfg, resolve=True)
+    aside = run / "config.partial"
+    OmegaConf.save(OmegaConf.create({**saved, "out": str(run), "overrides": list(overrides)}), aside)
+    os.replace(aside, run / "config.yaml")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

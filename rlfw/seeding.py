@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,8 +42,17 @@ class Streams:
             self._torch[name] = torch.Generator().manual_seed(self.integer(name))
         return self._torch[name]
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
         return {
             "numpy": {name: rng.bit_generator.state for name, rng in self._numpy.items()},
             "torch": {name: rng.get_state() for name, rng in self._torch.items()},
         }
+
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Every stream goes on from where it was saved; one that was not drawn from yet starts at its beginning."""
+        self._numpy.clear()
+        self._torch.clear()
+        for name, saved in state["numpy"].items():
+            self.numpy(name).bit_generator.state = saved
+        for name, saved in state["torch"].items():
+            self.torch(name).set_state(saved)

@@ -5,23 +5,24 @@ B rows   T steps of a row
 
 from __future__ import annotations
 
-import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlfw import checks, metrics, registry
-from rlfw.checkpoint import save_state
+from rlfw import checks, metrics, registry, snapshot
 from rlfw.composition import Composition
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
 from rlfw.gradient import GRADIENTS, Objective
+from rlfw.guard import Guard
 from rlfw.knobs import Controls, Knobs
 from rlfw.optim import FlatOptimizer, ParameterGroup
 from rlfw.probe import dump
 from rlfw.progress import Progress
 from rlfw.reference import Reference
+from rlfw.retention import Retention
 from rlfw.rollout import Batch
 from rlfw.seeding import Streams
 from rlfw.update import Trace
@@ -52,10 +53,13 @@ class Trainer:
         self.policy: Policy = self._build("policy", env_spec=self.env.spec, streams=self.streams)
         self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
         self._check_update()
-        self.controllers: list[Controller] = [registry.build("controller", node) for node in cfg.controller.values()]
+        self.controllers: dict[str, Controller] = {
+            name: registry.build("controller", node) for name, node in cfg.controller.items()
+        }
         self.iteration, self.steps, self.episodes = 0, 0, 0
+        self.retention = Retention(cfg.checkpoint.keep, cfg.checkpoint.every, cfg.checkpoint.milestones)
         self.bar = Progress(cfg, self.env.unit)
-        self.stopping = False  # set from outside: end after the iteration under way
+        self.stopping: int | None = None  # set from outside, to a signal: end after the iteration under way
 
     def _build(self, axis: str, **wires: Any) -> Any:
         (node,) = self.cfg[axis].values()
@@ -65,6 +69,8 @@ class Trainer:
         """Refuse what cannot run, before any time is spent."""
         self.composition.check_sampler()
         self.composition.check_scores(self.env.name, self.env.score_names)
+        if "greedy_returns" in self.composition.needs:
+            self.env.check_greedy()
         if self.env.whole_episodes_only and not self.composition.sampler.whole_episodes:
             raise UserError(f"env={self.env.name} gives whole episodes alone: set sampler=episodes")
         if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
@@ -79,15 +85,17 @@ class Trainer:
                 f"update=compile takes minibatches of single steps and {part} needs whole rows: set update=eager"
             )
 
-    def prepare(self, folder: RunFolder) -> None:
-        """The warm start, then what stands on it: reference, critic, optimizer, knobs."""
+    def prepare(self, folder: RunFolder, *, warm: bool = True) -> None:
+        """The warm start, then what stands on it: reference, critic, optimizer, knobs. Not ``warm``: weights follow."""
         cfg, critic, self.folder = self.cfg, self.composition.critic, folder
-        if cfg.warmup.steps:
+        if warm and cfg.warmup.steps:
             from rlfw.warmup import warm_up
 
             warm_up(self.policy, self.env, cfg.warmup, self.streams)
             self.policy.save(folder.path / "warmup")
         self.reference = Reference(self.policy) if "ref_logprobs" in self.composition.needs else None
+        if warm and self.reference is not None:
+            self.reference.save(folder.path / "reference")
         groups = [ParameterGroup("policy", list(self.policy.parameters()), cfg.lr, cfg.max_grad_norm)]
         if critic is not None:
             self.policy.add_critic(critic.network)
@@ -95,16 +103,20 @@ class Trainer:
             groups.append(ParameterGroup("critic", own, critic.lr, critic.max_grad_norm))
         self.optimizer = FlatOptimizer(self._build("optimizer"), groups)
         self.gradient = GRADIENTS[cfg["update"]](Objective(self.policy, self.composition), self.optimizer)
-        controls = Controls(Knobs.of(self.composition, cfg, self.optimizer), self.reference)
-        for controller in self.controllers:
-            controller.start(controls)
+        self.knobs = Knobs.of(self.composition, cfg, self.optimizer)
         self.single_step = cfg.epochs * cfg.num_minibatches == 1
+        controls = Controls(self.knobs, self.reference, self.single_step)
+        for controller in self.controllers.values():
+            controller.start(controls)
+        self.guard = Guard(self.composition, folder)
 
     # ------------------------------------------------------------------------------------------------ the loop
 
-    def fit(self, folder: RunFolder) -> None:
-        """Train until the budget is spent."""
-        self.prepare(folder)
+    def fit(self, folder: RunFolder, checkpoint: Path | None = None) -> None:
+        """Train until the budget is spent, from the start or from a ``checkpoint`` of the same run."""
+        self.prepare(folder, warm=checkpoint is None)
+        if checkpoint is not None:
+            snapshot.read(self, checkpoint)
         self.save()
         for _ in self.iterations():
             rollout = self.collect()
@@ -112,15 +124,18 @@ class Trainer:
             found = self.update(batch)
             self.report(found, batch, rollout)
             self.control(found)
+            if self.retention.due(self.iteration, self.spent, self.progress()):
+                self.save()
         self.save()
 
     def iterations(self) -> Iterator[int]:
         """Iterations until the budget is spent; the knobs are set before each."""
-        while (spent := self.progress()) < 1 and not self.stopping:
+        while (spent := self.progress()) < 1 and self.stopping is None:
+            self.spent = spent
             self.iteration += 1
             self.timing: dict[str, float] = {}
             self.clock = time.perf_counter()
-            for controller in self.controllers:
+            for controller in self.controllers.values():
                 controller.before_iteration(spent)
             yield self.iteration
 
@@ -144,7 +159,10 @@ class Trainer:
     def score(self, rollout: Rollout) -> Batch:
         """Fill what the parts asked for. The old log-probs are left to the update where it is a single step."""
         batch = Batch.of(rollout)
-        asked = self.composition.needs_before_update
+        if not len(batch.mask):  # nothing carried a signal: there is nothing to score, to credit or to learn from
+            return batch.with_(advantages=batch.rewards, returns=batch.rewards)
+        controllers = self.controllers.values()
+        asked = self.composition.needs_before_update.union(*(controller.needs for controller in controllers))
         old = not self.single_step or not asked.isdisjoint({"old_logprobs", "entropy"})
         found: dict[str, list[Tensor]] = {}
         for rows in self._micro_batches(batch):
@@ -170,17 +188,19 @@ class Trainer:
     def update(self, batch: Batch) -> dict[str, float]:
         """Epochs of minibatches, an optimizer step each, until a controller ends them."""
         trace = Trace()
+        self.guard.start()
         for minibatch in self.minibatches(batch):
             losses = self.backward(minibatch)
             if self._stopped_by_kl(losses):
                 break
             if self.cfg.dump == self.iteration and not trace.losses:
-                dump(self.folder.path, minibatch, losses)
+                dump(self.folder.path, minibatch, losses, "minibatch")
             norms = self.optimizer.clip()
-            self._guard(norms, trace)
+            if not self.guard.lets_pass(norms, self.iteration, minibatch, losses):
+                continue
             self.optimizer.step()
             trace.add(losses, norms)
-        found = trace.metrics(self.composition)
+        found = {**trace.metrics(self.composition), "optim/skipped_steps": self.guard.skipped}
         self._clock("update")
         return found
 
@@ -217,7 +237,7 @@ class Trainer:
         return [min(width, rows - start) for start in range(0, rows, width)] if rows else [0]
 
     def _stopped_by_kl(self, losses: list[Loss]) -> bool:
-        watchers = [controller for controller in self.controllers if controller.watches_kl]
+        watchers = [controller for controller in self.controllers.values() if controller.watches_kl]
         if not watchers:
             return False
         steps = sum(loss.batch.mask.sum() for loss in losses)
@@ -225,17 +245,9 @@ class Trainer:
         kl = float(total / steps)
         return any(controller.stops(kl) for controller in watchers)
 
-    def _guard(self, norms: dict[str, float], trace: Trace) -> None:
-        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
-        if bad:
-            raise RunError(
-                f"iteration {self.iteration}, optimizer step {len(trace.losses) + 1}: the gradient of the "
-                f"{' and the '.join(bad)} is not finite, so the step was not taken; lower lr, or look at the rewards"
-            )
-
     def control(self, found: dict[str, float]) -> None:
         """Let the controllers turn their knobs."""
-        for controller in self.controllers:
+        for controller in self.controllers.values():
             controller.after_iteration(found)
 
     # ------------------------------------------------------------------------------------------------ reports
@@ -246,53 +258,35 @@ class Trainer:
         self.clock = now
 
     def report(self, found: dict[str, float], batch: Batch, rollout: Rollout) -> None:
-        """One line of metrics, the samples, an evaluation and a checkpoint where they are due."""
+        """One line of metrics, the samples, and an evaluation where it is due."""
         found.update(metrics.rollout_metrics(rollout))
-        found.update(metrics.batch_metrics(batch, rollout.rewards))
+        if len(batch.mask):
+            found.update(metrics.batch_metrics(batch, rollout.rewards))
         found["optim/lr"] = self.optimizer.lr("policy")
-        for part in (*self.composition, *self.controllers):
-            found.update(part.report())
+        for name, part in (*self.composition.parts.items(), *self.controllers.items()):
+            for key, value in part.report().items():  # a further instance adds its name
+                found[f"{key}/{name.rpartition('.')[2]}" if key in found else key] = value
         every = self.cfg.evaluation.every
         if every and self.iteration % every == 0:
             episodes = evaluate(self.env, self.policy, self.cfg.evaluation.episodes, self.streams)
             found.update({f"eval/{name}": interval.mean for name, interval in episodes.items()})
+            if self.cfg.checkpoint.best:
+                self.retention.evaluated(self.iteration, next(iter(episodes.values())).mean)
         found.update({f"timing_s/{stage}": seconds for stage, seconds in self.timing.items()})
         found["perf/steps_per_s"] = rollout.spent / sum(self.timing.values())
         counts = {"iteration": self.iteration, "global_step": self.steps, "episode": self.episodes}
-        self.folder.log({**counts, **found}, self.steps)
+        self.folder.log({**counts, **found})
         if rollout.samples is not None:
             records = metrics.with_advantages(rollout.samples, batch)
             self.folder.samples({"iteration": self.iteration, **record} for record in records)
         self.bar.show(self.progress(), found)
-        if self._checkpoint_is_due(rollout.spent):
-            self.save()
-
-    def _checkpoint_is_due(self, last: int) -> bool:
-        if self.cfg.checkpoint.every:
-            return bool(self.iteration % self.cfg.checkpoint.every == 0)
-        before = self.progress() - (1 / self.cfg.iterations if self.cfg.iterations else last / self.cfg.total_steps)
-        return int(self.progress() * 10) > int(before * 10)
 
     def save(self) -> None:
         """A checkpoint of the present iteration."""
         if not self.optimizer.finite():
             raise RunError(f"iteration {self.iteration}: the weights are not finite and were not saved; lower lr")
-        self.folder.save_checkpoint(self.iteration, self._write, self.cfg.checkpoint.keep)
+        self.folder.save_checkpoint(self.iteration, partial(snapshot.write, self), self.retention)
 
     def close(self) -> None:
         self.bar.close()
         self.env.close()
-
-    def _write(self, folder: Path) -> None:
-        self.policy.save(folder / "policy")
-        state = {
-            "iteration": self.iteration,
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "env": self.env.state_dict(),
-            "parts": {name: part.state_dict() for name, part in self.composition.parts.items()},
-            "controllers": [controller.state_dict() for controller in self.controllers],
-            "optimizer": self.optimizer.state_dict(),
-            "streams": self.streams.state_dict(),
-        }
-        save_state(folder, "state", state)

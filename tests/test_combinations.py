@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 import rlfw
+from rlfw import registry
 from rlfw.errors import UserError
 
 pytestmark = pytest.mark.medium
 
 ENVS = {
     "discrete": ["env=cartpole", "policy.mlp.hidden_sizes=[8]", "env.gym.max_episode_steps=12"],
-    "continuous": ["env=pendulum", "policy.mlp.hidden_sizes=[8]", "env.gym.max_episode_steps=12"],
+    "continuous": [
+        *["env=pendulum", "policy.mlp.hidden_sizes=[8]", "env.gym.max_episode_steps=12"],
+        "env.gym.normalize_rewards=false",  # the returns of greedy episodes are not scaled
+    ],
     "text": [
         "env=reverse",
         "warmup.steps=1",
@@ -24,7 +28,8 @@ ENVS = {
         "policy.causal_lm.num_heads=1",
     ],
 }
-BASELINES = ["none", "group_mean", "leave_one_out", "batch_mean", "critic"]
+registry.load_components()
+BASELINES = registry.names("baseline")
 REGULARIZERS = ["none", "clip", "kl", "both", "[clip,kl_old]", "[clip,kl,kl_old,entropy]"]
 SAMPLERS = {
     "episodes": ["sampler=episodes", "sampler.episodes.num_episodes=8", "sampler.episodes.group_size=4"],
@@ -40,7 +45,16 @@ REFUSED = {
     ("steps", "none"): "baseline=none needs whole episodes: set sampler=episodes",
     ("steps", "group_mean"): "baseline=group_mean compares samples within a group",
     ("steps", "leave_one_out"): "baseline=leave_one_out compares samples within a group",
-    ("steps", "batch_mean"): "baseline=batch_mean needs whole episodes: set sampler=episodes",
+    ("steps", "greedy"): "baseline=greedy plays a greedy episode from each group's start: set sampler=episodes",
+    **{
+        ("steps", name): f"baseline={name} needs whole episodes: set sampler=episodes"
+        for name in ("constant", "ema", "batch_mean", "adaptive_critic")
+    },
+    **{
+        (sampler, name): f"baseline={name} compares samples within a group"
+        for sampler in ("alone", "steps")
+        for name in ("length_weighted", "best_of_group")
+    },
 }
 
 
@@ -52,7 +66,19 @@ def test_every_baseline_with_every_regularizer_on_every_env(env: str, baseline: 
         run = rlfw.train(["algorithm=ppo", *words, *reward, f"out={tmp_path / str(i)}"])
         row = json.loads((run / "metrics.jsonl").read_text())
         assert row["optim/num_steps"] == 4
-        assert all(abs(value) < 1e9 for value in row.values())
+        assert all(abs(value) < 1e9 for name, value in row.items() if name != "time")
+
+
+@pytest.mark.parametrize(("env", "ratio"), product(ENVS, ("token", "product")))
+def test_every_regularizer_on_every_env(env: str, ratio: str, tmp_path: Path) -> None:
+    for name in registry.names("regularizer"):
+        if ratio == "product" and "step_ratio" in rlfw.build("regularizer", {"part": name}).needs:
+            continue
+        words = [*ENVS[env], "baseline=group_mean", f"ratio={ratio}", f"regularizer=[{name}]", *SAMPLERS["episodes"]]
+        run = rlfw.train(["algorithm=ppo", *words, *QUIET, f"out={tmp_path / name}"])
+        row = json.loads((run / "metrics.jsonl").read_text())
+        assert row["optim/num_steps"] == 4
+        assert row["optim/skipped_steps"] == 0
 
 
 @pytest.mark.parametrize(("env", "sampler", "baseline"), product(ENVS, SAMPLERS, BASELINES))

@@ -101,7 +101,7 @@ def test_keys_of_a_preset_hold_whatever_env_is_chosen():
         # names
         (["baseline=leave_on_out"], "baseline=leave_on_out: no such choice; did you mean leave_one_out?"),
         (["regularizer=[clip,entropie]"], "regularizer=entropie: no such choice; did you mean entropy?"),
-        (["algorithm=gpro"], "algorithm=gpro: no such choice; did you mean grpo?"),
+        (["algorithm=grop"], "algorithm=grop: no such choice; did you mean grpo?"),
         (["experiment=nothing_like_it"], "experiment=nothing_like_it: no such file"),
         # keys
         (["gama=0.9"], "gama: no such key; did you mean gamma?"),
@@ -119,6 +119,9 @@ def test_keys_of_a_preset_hold_whatever_env_is_chosen():
         # none and null
         (["baseline=null"], "baseline=null: name a part, or write baseline=none"),
         (["regularizer=null"], "regularizer=null: name a part, or write regularizer=none"),
+        (["baseline=true"], "baseline=true: a part is chosen by its name"),
+        (["regularizer=[clip,nan]"], "regularizer=nan: a part is chosen by its name"),
+        (["regularizer=[clip,1]"], "regularizer=1: a part is chosen by its name"),
         (["baseline=off"], "baseline=off: no such choice; there are"),
         (["regularizer.clip.high=null"], "regularizer.clip.high"),
         # what has no effect
@@ -181,6 +184,21 @@ def test_budget_in_iterations_replaces_a_presets_budget_in_steps():
     assert compose(["env=cartpole", "iterations=3", "total_steps=5"]).total_steps == 5  # left to the check of the run
 
 
+def test_of_two_budgets_the_typed_one_holds_then_the_experiments(folder: Path):
+    (folder / "experiments" / "short.yaml").write_text("iterations: 4\n")
+    (folder / "experiments" / "long.yaml").write_text("total_steps: 999\n")
+
+    def budget(*words: str) -> tuple[int | None, int | None]:
+        cfg = compose(["env=cartpole", *words])
+        return cfg.total_steps, cfg.iterations
+
+    assert budget("experiment=short") == (None, 4)
+    assert budget("experiment=long") == (999, None)
+    assert budget("experiment=short", "total_steps=7") == (7, None)
+    assert budget("experiment=long", "iterations=7") == (None, 7)
+    assert budget("experiment=long", "total_steps=null", "iterations=7") == (None, 7)
+
+
 # ------------------------------------------------------------------------------------------------ experiments
 
 
@@ -238,6 +256,7 @@ def test_misspelt_experiment_suggests_its_neighbour(folder: Path):
         ("lr: fast", "lr: Value 'fast'"),
         ("regularizer: {kl: {coeff: 1}}", "coeff"),  # of a part that is not chosen
         ("plugins: [mine.py]", "plugins are read from the command line alone"),
+        ("total_steps: 9\niterations: 9", "wrong.yaml: the budget is total_steps: N or iterations: N, not both"),
         ("baseline: none", "baseline: parts are chosen under defaults, as - override /baseline: NAME"),
         ("defaults: [override /baseline: off]", "override /baseline: YAML reads off, no and on as true or false"),
         ("defaults: [override /baseline: null]", "baseline takes one part, got none"),
@@ -310,15 +329,26 @@ def test_part_of_a_plugin_is_used_by_name(folder: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import nothing_of_this_name", "the plugin mine.py fails to import: ModuleNotFoundError"),
-        ("def f(:", "the plugin mine.py fails to import: SyntaxError"),
-        (PLUGIN.replace('"halved"', '"whiten"'), "normalize=whiten is already"),
+        (
+            "import nothing_of_this_name",
+            "mine.py, line 1): ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
+        ("def f(:", "mine.py, line 1): SyntaxError: invalid syntax"),
+        (
+            PLUGIN.replace('"halved"', '"whiten"'),
+            "normalize=whiten is registered twice: rlfw.algorithms.normalize.Whiten (",
+        ),
         (PLUGIN.replace('"normalize"', '"normalise"'), "there is no axis normalise"),
     ],
 )
 def test_plugin_that_does_not_import_stops_the_run(text: str, message: str, folder: Path):
     (folder / "mine.py").write_text(text)
     refused(["plugins=[mine.py]"], message)
+
+
+def test_a_part_whose_file_is_not_named(folder: Path):
+    (folder / "halved.py").write_text(PLUGIN)
+    refused(["normalize=halved"], "normalize=halved: no such choice; halved.py lies here: add plugins=[halved.py]")
 
 
 @pytest.mark.parametrize("value", ["mine.py", "null"])

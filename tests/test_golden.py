@@ -19,6 +19,7 @@ POLICIES = {
 }
 GRPO = ["baseline=group_mean", "normalize=group_std", "normalize.group_std.eps=0", "ratio=token", "regularizer=[clip]"]
 GSPO = [*GRPO, "ratio=sequence", "aggregation=sequence_mean"]
+UNIT = ["normalize=none", "ratio=token", "aggregation=token_mean"]  # with advantages of 1 and -1
 LENGTH = "aggregation.constant.length=8"
 REINFORCE = ["normalize=none", "ratio=none", "regularizer=[]"]
 
@@ -45,12 +46,21 @@ COMPOSITIONS = {
         ],
         None,
     ),
-    "remax": ([*REINFORCE, "aggregation=sequence_sum"], [1, 0]),
-    "opo": ([*REINFORCE, "aggregation=sequence_sum"], [0.25, -0.75]),
+    "remax": ([*REINFORCE, "baseline=greedy", "aggregation=sequence_sum"], None),
+    "opo": ([*REINFORCE, "baseline=length_weighted", "aggregation=sequence_sum"], None),
     "gpg": ([*REINFORCE, "baseline=group_mean", "aggregation=token_mean"], None),
-    "maxrl": ([*REINFORCE, "aggregation=sequence_mean"], [1, -1]),
+    "maxrl": ([*REINFORCE, "baseline=group_mean", "normalize=group_mean", "aggregation=sequence_mean"], None),
     "gspo": ([*GSPO, "regularizer.clip.low=0.0003", "regularizer.clip.high=0.0004"], None),
     "gspo_wide": ([*GSPO, "regularizer.clip.high=0.28"], None),
+    "dual_clip": ([*UNIT, "regularizer=dual_clip"], [1, -1]),
+    "two_sided": ([*UNIT, "regularizer=two_sided", "regularizer.two_sided.cap=2"], [1, -1]),
+    "gmpo": ([*GRPO, "regularizer=gmpo", "aggregation=sequence_mean"], None),
+    "cispo": ([*GRPO, "regularizer=cispo", "regularizer.cispo.max=1.28", "aggregation=token_mean"], None),
+    "cispo_wide": ([*GRPO, "regularizer=cispo", "aggregation=token_mean"], None),
+    "sapo": ([*GRPO, "regularizer=sapo", "aggregation=sequence_mean"], None),
+    "dppo": ([*GRPO, "regularizer=dppo", "regularizer.dppo.delta=0.05", "aggregation=token_mean"], None),
+    "topr": ([*UNIT, "regularizer=topr"], [1, -1]),
+    "kl_cov": ([*UNIT, "regularizer=kl_cov", "regularizer.kl_cov.fraction=0.5"], [1, -1]),
 }
 
 
@@ -63,10 +73,15 @@ def on_every_step(rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows).double()[:, None].expand(MASK.shape) * MASK
 
 
+def test_every_composition_with_published_numbers_is_here():
+    assert COMPOSITIONS.keys() == GOLDEN["compositions"].keys()
+
+
 @pytest.mark.parametrize("name", GOLDEN["compositions"])
 def test_loss_and_gradient_of_published_compositions(name: str):
     overrides, rows = COMPOSITIONS[name]
     given = {} if rows is None else {"advantages": on_every_step(rows)}
+    given["greedy_returns"] = [0, 0]
     probed = rlfw.probe(["baseline=none", *overrides], rewards=GOLDEN["rewards"], **STEPS, **POLICIES, **given)
     expected = GOLDEN["compositions"][name]
     close(probed.loss, expected["loss"])
@@ -79,6 +94,14 @@ AGGREGATES = {
     ("regularizer=clip", "regularizer.clip.high=0.28"): (0.255, 1.503333, 0.51, 0.06375),
     ("regularizer=none", "ratio=token"): (0.2, 1.466667, 0.4, 0.05),
     ("regularizer=none", "ratio=none"): (0.910022, 0.532300, 1.820045, 0.227506),
+    ("regularizer=dual_clip",): (0.025, 1.016667, 0.05, 0.00625),
+    ("regularizer=two_sided", "regularizer.two_sided.cap=2"): (-0.225, 0.516667, -0.45, -0.05625),
+    ("regularizer=cispo", "regularizer.cispo.max=1.28"): (0.831222, 0.458940, 1.662444, 0.207805),
+    ("regularizer=cispo", "regularizer.cispo.max=1.28", "regularizer.cispo.min=0.8"): (0.880375, 0.491709),
+    ("regularizer=cispo", "regularizer.cispo.max=5"): (0.745703, 0.199610),
+    ("regularizer=sapo",): (-0.634770, 0.794482),
+    ("regularizer=dro",): (1.186701, 1.037055),
+    ("regularizer=vespo", "ratio=product"): (0.907635, 0.593290),
 }
 
 
@@ -90,7 +113,7 @@ def test_loss_under_each_aggregation(objective: tuple[str, ...]):
         "sequence_sum": ["aggregation=sequence_sum"],
         "constant": ["aggregation=constant", LENGTH],
     }
-    for aggregation, expected in zip(aggregations.values(), AGGREGATES[objective], strict=True):
+    for aggregation, expected in zip(aggregations.values(), AGGREGATES[objective], strict=False):
         overrides = ["algorithm=ppo", "baseline=none", "normalize=none", *objective, *aggregation]
         probed = rlfw.probe(overrides, rewards=[0, 0], advantages=on_every_step([1, -1]), **STEPS, **POLICIES)
         close(probed.loss, expected)
@@ -119,14 +142,24 @@ def test_kl_to_the_reference_is_reported_without_its_coefficient(estimator: str,
     close(found.loss, 7 * expected, 1e-5)
 
 
-def test_k3_of_two_policies_in_each_direction():
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", -0.358771), ("k2", 0.276679), ("k3", 0.441229)])
+def test_kl_to_the_old_policy_of_four_steps(estimator: str, expected: float):
+    overrides = ["algorithm=reinforce", "regularizer=kl_old", f"regularizer.kl_old.estimator={estimator}"]
+    found = rlfw.probe([*overrides, "aggregation=token_mean"], rewards=[0, 0], **STEPS, **POLICIES)
+    close(found.metrics["loss/kl_old_avg"], expected)
+    close(found.loss, expected)
+
+
+def test_kl_to_the_old_policy_is_that_of_the_metrics():
+    """KL(old || new): log-ratios .1, -.2, .3 give k1 = -1/15 and k3 = (e^.1 + e^-.2 + e^.3) / 3 - 1 - 1/15."""
     log_ratio = torch.tensor([[0.1, -0.2, 0.3]]).double()
     steps = {"rewards": [0], "mask": torch.ones(1, 3), "group": [0], "old_logprobs": torch.zeros(1, 3).double()}
-    overrides = ["algorithm=reinforce", "regularizer=kl_old", "regularizer.kl_old.estimator=k2"]
-    found = rlfw.probe(overrides, logprobs=log_ratio, **steps).metrics
-    close(found["policy/approxkl_k1"], -0.066667)
-    close(found["policy/approxkl_avg"], 0.024587)
-    close(found["loss/kl_old_avg"], 0.023333)
+    for estimator, expected in {"k1": -0.066667, "k2": 0.023333, "k3": 0.024587}.items():
+        overrides = ["algorithm=reinforce", "regularizer=kl_old", f"regularizer.kl_old.estimator={estimator}"]
+        found = rlfw.probe(overrides, logprobs=log_ratio, **steps).metrics
+        close(found["loss/kl_old_avg"], expected)
+        close(found["policy/approxkl_k1"], -0.066667)
+        close(found["policy/approxkl_avg"], 0.024587)
 
 
 # ------------------------------------------------------------------------------------------------ advantages

@@ -86,6 +86,57 @@ def test_kl_to_the_old_policy_is_kl_with_another_target():
     assert_same([*PLAIN, *kl], [*PLAIN, "regularizer=kl_old"])
 
 
+def test_a_cap_that_no_ratio_reaches_leaves_the_clip():
+    for part in ("dual_clip", "two_sided"):
+        assert_same([*PLAIN, f"regularizer={part}", f"regularizer.{part}.cap=1e6"], [*PLAIN, "regularizer=clip"])
+
+
+def test_dual_clip_is_the_two_sided_clip_where_the_cap_lies_beyond_the_clip():
+    two = ["regularizer=two_sided", "regularizer.two_sided.cap=1.5"]
+    assert_same([*PLAIN, "regularizer=dual_clip", "regularizer.dual_clip.cap=1.5"], [*PLAIN, *two])
+
+
+def test_cispo_without_a_cap_is_plain_importance_sampling():
+    assert_same([*PLAIN, "regularizer=cispo", "regularizer.cispo.max=1e6"], [*PLAIN, "regularizer=none"], loss=False)
+
+
+def test_dro_without_its_penalty_is_reinforce():
+    assert_same([*PLAIN, "regularizer=dro", "regularizer.dro.beta=0"], [*PLAIN, "regularizer=none", "ratio=none"])
+
+
+def test_gmpo_without_bounds_is_the_geometric_mean_ratio():
+    wide = ["regularizer=gmpo", "regularizer.gmpo.low=1e6", "regularizer.gmpo.high=1e6"]
+    assert_same([*PLAIN, *wide], [*PLAIN, "regularizer=none", "ratio=sequence"])
+
+
+def test_dppo_without_a_bound_is_plain_importance_sampling():
+    assert_same([*PLAIN, "regularizer=dppo", "regularizer.dppo.delta=1"], [*PLAIN, "regularizer=none"])
+
+
+def test_kl_cov_on_every_step_is_an_absolute_log_ratio():
+    kl = ["regularizer=kl_old", "regularizer.kl_old.estimator=abs", "regularizer.kl_old.coef=0.5"]
+    cov = ["regularizer=kl_cov", "regularizer.kl_cov.fraction=1", "regularizer.kl_cov.coef=0.5"]
+    assert_same([*PLAIN, *cov], [*PLAIN, *kl])
+
+
+def test_length_undoes_the_row_means():
+    """n times the mean over n steps is their sum."""
+    one = [*PLAIN, "regularizer=clip", "weight=length", "aggregation=sequence_mean"]
+    assert_same(one, [*PLAIN, "regularizer=clip", "aggregation=sequence_sum"])
+
+
+def test_importance_weights_of_a_sampler_that_is_the_policy_are_one():
+    for weight in ("tis", "mis", "icepop", "sequence_mask", "off_policy_mask"):
+        assert_same([*PLAIN, f"weight={weight}"], PLAIN)
+
+
+def test_tis_without_a_cap_is_the_ratio_to_the_behaviour_policy():
+    given = {**numbers(), "behaviour_logprobs": numbers()["ref_logprobs"]}
+    tis = rlfw.probe([*PLAIN, "regularizer=none", "weight=tis", "weight.tis.cap=1e6"], **given)
+    behaviour = rlfw.probe([*PLAIN, "regularizer=none", "ratio.token.source=behaviour"], **given)
+    torch.testing.assert_close(tis.gradient, behaviour.gradient, rtol=1e-12, atol=1e-12)
+
+
 def test_critic_that_says_zero_is_no_baseline():
     given = {**numbers(), "values": torch.zeros(B, T + 1).double(), "new_values": torch.zeros(B, T).double()}
     common = ["gamma=0.9", "normalize=none", "regularizer=none", "ratio=token", "aggregation=token_mean"]
@@ -121,6 +172,16 @@ OBJECTIVES = {
     "log-probs": ["ratio=none", "regularizer=none"],
     "ratio": ["ratio=token", "regularizer=none"],
     "clip": ["ratio=token", "regularizer=clip"],
+    "dual_clip": ["ratio=token", "regularizer=dual_clip"],
+    "two_sided": ["ratio=token", "regularizer=two_sided"],
+    "cispo": ["ratio=token", "regularizer=cispo"],
+    "cispo with a cap of 1": ["ratio=token", "regularizer=cispo", "regularizer.cispo.max=1"],
+    "sapo": ["ratio=token", "regularizer=sapo"],
+    "dppo": ["ratio=token", "regularizer=dppo"],
+    "topr": ["ratio=token", "regularizer=topr"],
+    "gmpo": ["ratio=token", "regularizer=gmpo"],
+    "dro": ["ratio=token", "regularizer=dro"],
+    "vespo": ["ratio=product", "regularizer=vespo"],
     "sequence ratio": ["ratio=sequence", "regularizer=none"],
     "clipped sequence ratio": ["ratio=sequence", "regularizer=clip"],
     "behaviour ratio": ["ratio=token", "ratio.token.source=behaviour", "regularizer=clip"],
@@ -134,7 +195,7 @@ def test_on_policy_all_objectives_have_the_gradient_of_reinforce(name: str):
     assert_same([*common, *OBJECTIVES["log-probs"]], [*common, *OBJECTIVES[name]], loss=False, on_policy=True)
 
 
-@pytest.mark.parametrize("name", ["ratio", "clip"])
+@pytest.mark.parametrize("name", ["ratio", "clip", "dual_clip", "cispo", "sapo", "dppo", "topr", "dro"])
 def test_on_policy_objectives_per_step_agree_under_every_aggregation(name: str):
     for aggregation in ("token_mean", "sequence_sum", "prompt_mean", "token_sum"):
         common = ["algorithm=grpo", f"aggregation={aggregation}"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +39,7 @@ def train(folder: Path, *words: str) -> Path:
 def metrics(run: Path) -> list[dict[str, float]]:
     """The metrics that do not measure time."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("timing_s", "perf"))} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith(("time", "timing_s", "perf"))} for row in rows]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -212,3 +215,229 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tm
     assert status["state"] == "failed"
     for tensor in weights(tmp_path / "run").values() if (tmp_path / "run" / "checkpoints").is_dir() else ():
         assert tensor.isfinite().all()
+
+
+# ---------------------------------------------------------------------------------------------------- controllers
+
+LETTERS = [
+    f"plugins=[{Path(__file__).parent / 'fixtures' / 'letters.py'}]",
+    "env=letters",
+    "policy=causal_lm",
+    "sampler.episodes.num_episodes=16",
+    *(word for word in TEXT if word.startswith("policy.")),
+]
+BOTH = [[*GRPO, "policy.mlp.hidden_sizes=[8]"], ["algorithm=grpo", *LETTERS]]
+
+
+def checkpoint_states(run: Path) -> list[dict[str, Any]]:
+    """The state of every checkpoint, oldest first."""
+    return [json.loads((folder / "state.json").read_text()) for folder in sorted((run / "checkpoints").iterdir())]
+
+
+@pytest.mark.parametrize("words", BOTH)
+@pytest.mark.parametrize(
+    ("unit", "metric"), [("per_token", "objective/kl_per_token"), ("per_sequence", "objective/kl")]
+)
+def test_adaptive_kl_in_training(words: list[str], unit: str, metric: str, tmp_path: Path) -> None:
+    """The logged coefficient is the one in force; the next one follows from the iteration's KL and its 16 rows."""
+    keys = ["target=0.001", f"unit={unit}", "horizon=100", "knob=regularizer.kl.coef"]
+    words = [*words, "controller=[adaptive_kl]", *(f"controller.adaptive_kl.{key}" for key in keys), "lr=0.01"]
+    words.append("aggregation=token_mean")  # one optimizer step from single steps on gym: no row is whole in the update
+    run = train(tmp_path / "run", *words, "iterations=4", "checkpoint.every=1", "checkpoint.keep=-1")
+    rows = metrics(run)
+    expected = 0.04
+    for row, state in zip(rows, checkpoint_states(run)[1:], strict=True):
+        assert row["objective/kl_coef"] == pytest.approx(expected)
+        expected *= 1 + min(max(row[metric] / 0.001 - 1, -0.2), 0.2) * 16 / 100
+        assert state["knobs"]["regularizer.kl.coef"] == pytest.approx(expected)  # a checkpoint is taken after control
+    assert len({row["objective/kl_coef"] for row in rows}) == 4
+
+
+def test_doubling_kl_in_training(tmp_path: Path) -> None:
+    words = [*PPO, "regularizer=[kl_old]", "controller=[doubling_kl]", "iterations=6", "lr=0.003"]
+    rows = metrics(train(tmp_path / "run", *words, "controller.doubling_kl.target=0.002"))
+    expected = 1.0
+    for row in rows:
+        assert row["objective/kl_coef"] == expected
+        kl = row["policy/approxkl_avg"]
+        expected *= 0.5 if kl < 0.002 / 1.5 else 2 if kl > 0.002 * 1.5 else 1
+    assert expected != 1
+    with pytest.raises(UserError, match=r"doubling_kl reads the KL to the old policy.*epochs or num_minibatches >= 2"):
+        train(tmp_path / "once", *words, "epochs=1", "num_minibatches=1")
+
+
+def test_kl_guard_scales_an_annealed_learning_rate(tmp_path: Path) -> None:
+    guard = ["to=old", "spike=1.2", "floor=0.0", "backoff=0.25", "recover=2.0"]
+    words = [*PPO, "controller=[anneal,kl_guard]", *(f"controller.kl_guard.{key}" for key in guard)]
+    rows = metrics(train(tmp_path / "run", *words, "iterations=12", "lr=0.01"))
+    scale, spikes, kls = 1.0, 0, []
+    for i, row in enumerate(rows):
+        assert (row["kl_guard/scale"], row["kl_guard/spikes"]) == (scale, spikes)
+        assert row["optim/lr"] == pytest.approx(0.01 * (1 - i / 12) * scale)
+        kl, weights = row["policy/approxkl_avg"], [0.9 ** (i - 1 - k) for k in range(i)]
+        if kls and kl > 1.2 * sum(w * x for w, x in zip(weights, kls, strict=True)) / sum(weights):
+            scale, spikes = scale / 4, spikes + 1
+        else:
+            scale = min(2 * scale, 1.0)
+        kls.append(kl)
+    assert rows[-1]["kl_guard/spikes"] > 0
+    assert any(b["kl_guard/scale"] > a["kl_guard/scale"] for a, b in pairwise(rows))
+
+
+@pytest.mark.parametrize("words", BOTH)
+def test_a_synchronised_reference_is_the_policy_of_the_iteration_before(words: list[str], tmp_path: Path) -> None:
+    """rate=1 every=2: KL 0 at the start of iterations 1, 3 and 5, and not between."""
+    sync = ["controller=[ref_sync]", "controller.ref_sync.rate=1.0", "controller.ref_sync.every=2"]
+    rows = metrics(train(tmp_path / "run", *words, *sync, "iterations=5", "epochs=2", "lr=0.01"))
+    kls = [row["objective/kl_per_token"] for row in rows]
+    assert kls[0::2] == pytest.approx([0, 0, 0], abs=1e-9)
+    assert all(kl > 1e-8 for kl in kls[1::2])
+    assert [row["ref_sync/syncs"] for row in rows] == [0, 0, 1, 1, 2]
+    with pytest.raises(UserError, match=r"ref_sync moves the reference, and no part reads one"):
+        train(tmp_path / "none", *words, *sync, "regularizer=clip", "iterations=1")
+
+
+def test_adaptive_entropy_in_training(tmp_path: Path) -> None:
+    words = ["algorithm=grpo", *TEXT, "regularizer=[clip,entropy]", "controller=[adaptive_entropy]", "iterations=5"]
+    entropy = metrics(train(tmp_path / "fixed", *words[:-2], "iterations=1"))[0]["objective/entropy"]
+    for name, target, step in (("above", entropy / 2, -0.005), ("below", 2 * entropy, 0.005)):
+        rows = metrics(train(tmp_path / name, *words, f"controller.adaptive_entropy.target={target}"))
+        kept = [max(0.01 + step * i, 0.0) for i in range(5)]
+        acts = [i == 0 or step > 0 for i in range(5)]
+        expected = [c if a else 0.0 for c, a in zip(kept, acts, strict=True)]
+        assert [row["objective/entropy_coef"] for row in rows] == pytest.approx(expected)
+
+
+def test_critic_warmup_moves_the_critic_alone(tmp_path: Path) -> None:
+    warm = ["controller=[anneal,critic_warmup]", "controller.critic_warmup.iterations=2", "baseline.critic.lr=0.01"]
+    words = [*PPO, *warm, "iterations=4", "lr=0.004", "checkpoint.every=1", "checkpoint.keep=-1"]
+    run = train(tmp_path / "run", *words)
+    assert [row["optim/lr"] for row in metrics(run)] == pytest.approx([0, 0, 0.002, 0.001])
+    start, first, second, third, _ = (
+        load_file(folder / "policy" / "policy.safetensors") for folder in sorted((run / "checkpoints").iterdir())
+    )
+    moved = [
+        {name.startswith("critic.") for name in a if not torch.equal(a[name], b[name])}
+        for a, b in ((start, first), (first, second), (second, third))
+    ]
+    assert moved == [{True}, {True}, {True, False}]
+    with pytest.raises(UserError, match=r"no critic has one of its own: set baseline=critic and baseline\.critic\.lr"):
+        train(tmp_path / "follows", *words, "baseline.critic.lr=null")
+
+
+def test_two_instances_report_beside_each_other(tmp_path: Path) -> None:
+    words = [*PPO, "regularizer=[clip,entropy,kl_old]", "controller=[kl_guard]", "controller.kl_guard.to=old"]
+    second = ["+controller@controller.press=kl_guard", "controller.press.to=old", "controller.press.backoff=2.0"]
+    words = [*words, *second, "controller.press.knob=regularizer.kl_old.coef"]
+    row = metrics(train(tmp_path / "run", *words, "iterations=1"))[0]
+    assert {key for key in row if key.startswith("kl_guard/")} == {
+        "kl_guard/scale",
+        "kl_guard/spikes",
+        "kl_guard/scale/press",
+        "kl_guard/spikes/press",
+    }
+
+
+PPO_CONTROLLED = [
+    *PPO,
+    "regularizer=[clip,entropy,kl_old]",
+    "baseline.critic.lr=0.01",
+    "controller=[anneal,kl_guard,doubling_kl,adaptive_entropy,critic_warmup]",
+    *(f"controller.kl_guard.{key}" for key in ("to=old", "spike=1.01", "floor=0.0")),
+    *("controller.critic_warmup.iterations=2", "controller.adaptive_entropy.target=0.68"),
+]
+GRPO_CONTROLLED = [
+    *("algorithm=grpo", *LETTERS, "sampler.episodes.group_size=2", "sampler.episodes.no_signal=resample"),
+    "controller=[adaptive_kl,ref_sync,kl_guard]",
+    *("controller.adaptive_kl.knob=regularizer.kl.coef", "controller.adaptive_kl.target=0.001"),
+    *("controller.ref_sync.every=2", "controller.kl_guard.spike=1.01", "controller.kl_guard.floor=0.0", "epochs=2"),
+]
+
+
+@pytest.mark.parametrize("words", [PPO_CONTROLLED, GRPO_CONTROLLED])
+def test_controllers_go_on_where_they_were(words: list[str], tmp_path: Path) -> None:
+    every = ["checkpoint.every=1", "checkpoint.keep=-1", "iterations=5", "lr=0.01"]
+    whole = train(tmp_path / "whole", *words, *every)
+    assert metrics(whole)[-1]["kl_guard/spikes"] > 0
+    for last in (1, 2, 3):
+        part = tmp_path / f"cut{last}"
+        shutil.copytree(whole, part)
+        for folder in sorted((part / "checkpoints").iterdir())[last + 1 :]:
+            shutil.rmtree(folder)
+        rlfw.train([f"resume={part}", *(word for word in words if word.startswith("plugins="))])
+        assert metrics(part) == metrics(whole)
+        assert_equal_weights(part, whole)
+        assert checkpoint_states(part)[-1] == checkpoint_states(whole)[-1]
+
+
+# ---------------------------------------------------------------------------------------------------- samplers
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "rloo"])
+@pytest.mark.parametrize("no_signal", ["drop", "resample"])
+@pytest.mark.parametrize("env", ["gym", "text"])
+def test_no_signal_at_all_is_no_update(algorithm: str, no_signal: str, env: str, tmp_path: Path) -> None:
+    own = ["env=cartpole", "env.gym.max_episode_steps=5"]  # no pole falls within 5 steps: every return is 5
+    own = own if env == "gym" else [*LETTERS, "env.letters.always=true"]
+    rounds = 3 if no_signal == "resample" else 1
+    keys = ["num_episodes=8", "group_size=4", f"no_signal={no_signal}", *(["max_rounds=3"] if rounds > 1 else [])]
+    words = [f"algorithm={algorithm}", "sampler=episodes", *own, *(f"sampler.episodes.{key}" for key in keys)]
+    run = train(tmp_path / "run", *words, "iterations=2", "checkpoint.every=1", "checkpoint.keep=-1")
+    for i, row in enumerate(metrics(run)):
+        assert row["optim/num_steps"] == row["group/n_used"] == 0
+        assert row["group/n_generated"] == 8 * rounds
+        assert row.get("group/rounds", 1) == rounds
+        assert row["global_step"] == (i + 1) * 8 * rounds * (5 if env == "gym" else 1)
+        assert all(value == value for value in row.values())
+        assert not {"objective/rlhf_reward", "advantage/mean", "objective/kl"} & row.keys()
+    before, *_, after = (
+        {
+            f"{file.name}:{k}": v
+            for file in (folder / "policy").glob("*.safetensors")
+            for k, v in load_file(file).items()
+        }
+        for folder in sorted((run / "checkpoints").iterdir())
+    )
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("words", BOTH)
+def test_resampling_fills_the_rollout_with_groups_that_carry_a_signal(words: list[str], tmp_path: Path) -> None:
+    keys = ["num_episodes=8", "group_size=2"]
+    resample = ["sampler.episodes.no_signal=resample", "sampler.episodes.max_rounds=50"]
+    cut = ["env.gym.max_episode_steps=12"] if "env=cartpole" in words else []
+    words = [*words, *cut, *(f"sampler.episodes.{key}" for key in keys), "iterations=3"]
+    kept = metrics(train(tmp_path / "keep", *words))
+    found = metrics(train(tmp_path / "resample", *words, *resample))
+    assert any(row["group/frac_reward_zero_std"] > 0 for row in kept)
+    for row in found:
+        assert row["group/n_used"] == 8
+        assert row["group/frac_reward_zero_std"] == 0
+        assert row["group/n_generated"] >= 8 + 2 * (row["group/rounds"] - 1)
+    assert sum(row["group/rounds"] for row in found) > 3
+    assert found[-1]["episode"] == sum(row["group/n_generated"] for row in found) > 24
+
+
+@pytest.mark.parametrize("words", BOTH)
+def test_a_baseline_of_greedy_episodes_in_training(words: list[str], tmp_path: Path) -> None:
+    words = [*words, "baseline=greedy", "normalize=none", "regularizer=clip", "iterations=3"]
+    keys = ["sampler.episodes.num_episodes=8", "sampler.episodes.group_size=2"]
+    rows = metrics(train(tmp_path / "run", *words, *keys))
+    text = "env=letters" in words
+    for i, row in enumerate(rows):
+        assert row["group/n_used"] == row["group/n_generated"] == 8
+        if text:
+            assert row["global_step"] == (i + 1) * (8 + 4)
+        else:
+            sampled = sum(8 * each["response_length/mean"] for each in rows[: i + 1])
+            assert row["global_step"] >= sampled + 4 * 8 * (i + 1)  # a pole stands for 8 steps at least
+    resampled = [*words, *keys, "sampler.episodes.no_signal=resample"]
+    assert metrics(train(tmp_path / "resampled", *resampled))[-1]["group/n_used"] > 0
+
+
+def test_greedy_episodes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    words = ["algorithm=reinforce", "env=cartpole", "baseline=greedy", "iterations=1"]
+    with pytest.raises(UserError, match=r"set sampler=episodes"):
+        train(tmp_path / "steps", *words, "sampler=steps")
+    with pytest.raises(UserError, match=r"set env\.gym\.normalize_rewards=false"):
+        train(tmp_path / "normalised", *words, "env.gym.normalize_rewards=true")

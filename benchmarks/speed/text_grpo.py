@@ -24,7 +24,6 @@ WORDS = [
     "policy.causal_lm.num_heads=4",
     "sampler.episodes.num_episodes=128",
     "sampler.episodes.group_size=8",
-    "gamma=1",
     "lr=1e-6",
     "progress=false",
 ]

@@ -30,3 +30,9 @@ def row_mean(x: Tensor, mask: Tensor) -> Tensor:
 def spread(x: Tensor, mask: Tensor) -> Tensor:
     """[B] -> [B, T]: a row's number on each of its steps, 0 off the mask."""
     return masked(repeat(x, "b -> b t", t=mask.shape[1]), mask)
+
+
+def on_last_step(x: Tensor, mask: Tensor) -> Tensor:
+    """[B] -> [B, T]: a row's number on its last step, 0 on the others; a row without steps has it nowhere."""
+    last = mask.shape[1] - 1 - mask.flip(1).to(torch.int8).argmax(1, keepdim=True)  # [B, 1]
+    return masked(x.new_zeros(mask.shape).scatter(1, last, x[:, None]), mask)

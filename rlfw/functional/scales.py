@@ -37,5 +37,19 @@ def std_of_centered(x: Tensor, ddof: int) -> Tensor:
 
 
 def safe_divide(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x / (scale + eps), and 0 where the scale is 0: no spread, no signal, whatever eps."""
+    """x / (scale + eps), and 0 where the scale is not above 0: no spread, no signal, whatever eps."""
     return x / torch.where(scale > 0, scale + eps, torch.inf)
+
+
+def merge_moments(count: int, mean: float, m2: float, x: Tensor) -> tuple[int, float, float]:
+    """Count, mean and sum of squared deviations of numbers seen before and of a vector, in float64 (Chan et al. 1983).
+
+    With n' of mean' and M2' after n of mean and M2: mean + (mean' - mean) n' / (n + n') and
+    M2 + M2' + (mean' - mean)^2 n n' / (n + n').
+    """
+    if len(x) == 0:
+        return count, mean, m2
+    x = x.double()
+    own = float(x[0] + (x - x[0]).mean())  # exactly the number, where all are equal
+    total, gap = count + len(x), own - mean
+    return total, mean + gap * (len(x) / total), m2 + float(center(x).square().sum()) + gap**2 * count * len(x) / total

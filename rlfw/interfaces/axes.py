@@ -47,6 +47,8 @@ class Reward(Part, ABC):
 class Baseline(Part, ABC):
     """What the return is compared with."""
 
+    unbiased: ClassVar[bool] = False  # True: the expected gradient is that of the return, and `rlfw check` tests it
+
     @abstractmethod
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """advantages [B, T] and returns [B, T]."""

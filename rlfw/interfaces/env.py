@@ -84,6 +84,9 @@ class Env(Part, ABC):
         The first name is the one that a reader wants: the return, or the score.
         """
 
+    def check_greedy(self) -> None:
+        """UserError, asked before the run, where EpisodeGroups.greedy cannot be met."""
+
     def close(self) -> None:
         """Release what the env holds."""
 

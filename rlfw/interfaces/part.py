@@ -18,7 +18,7 @@ the trainer computes exactly that, and refuses a composition that cannot give it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,17 @@ class Part:
     """What every part has. Its keyword-only parameters are its configuration, stored under the same names."""
 
     needs: frozenset[str] = frozenset()
-    formula: str = ""  # what it computes, in the symbols of rlfw/notation.py; {key} stands for a key of its configuration
+    formula: str = (
+        ""  # what it computes, in the symbols of rlfw/notation.py; {key} stands for a key of its configuration
+    )
+
+    acts_off_policy: bool = False  # True: it does nothing while the policy still equals the old one
+
+    # key or wired parameter -> the key and its value with which alone it is read: {"max_rounds": ("mode", "resample")}
+    only_with: ClassVar[Mapping[str, tuple[str, Any]]] = {}
+
+    # keys whose value may name a Python module, as in module:Env-v0: such a value is taken from the command line alone
+    imports: ClassVar[tuple[str, ...]] = ()
 
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
         """Per-step metrics [B, T] of a whole update (all minibatches of all epochs), averaged over the mask."""

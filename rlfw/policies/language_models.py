@@ -100,9 +100,11 @@ def loaded(path: str) -> tuple[Any, Any]:
     if not Path(path).is_dir():
         raise UserError(f"{KEY}.path={path}: there is no such folder; models are read from disk, never downloaded")
     try:
+        # A folder is data: no code of its own is run, no pickle is read, nothing is fetched.
+        data: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         read: Any = AutoModelForCausalLM.from_pretrained
-        model, found = read(path, local_files_only=True, dtype=torch.float32, output_loading_info=True)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        model, found = read(path, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **data)
+        tokenizer = AutoTokenizer.from_pretrained(path, **data)
     except Exception as error:  # what a broken folder raises depends on how it is broken
         raise UserError(f"{KEY}.path={path}: transformers cannot load it: {error!r:.300}") from error
     if found["missing_keys"]:

@@ -74,6 +74,12 @@ def test_constant_takes_the_envs_longest_episode():
         build("aggregation", {"part": "constant"}, max_steps=None)
 
 
+def test_constant_writes_the_length_that_it_takes_into_its_formula():
+    assert build("aggregation", {"part": "constant"}, max_steps=10).formula == "c = m / (B 10)"
+    given = build("aggregation", {"part": "constant", "length": 8}, max_steps=10)
+    assert given.formula.format_map({"length": 8}) == "c = m / (B 8)"
+
+
 def test_coefficients_have_the_dtype_asked_for():
     for name in EXPECTED:
         node = {"part": name, **({"length": 8} if name == "constant" else {})}

@@ -1,6 +1,7 @@
 """Scales of advantages: statistics over the mask alone, and over nothing at all."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,14 @@ def normalized(overrides: list[str], advantages: object, mask: object, **given: 
     given = {"group": [0] * len(mask), "rewards": zeros, **given}
     words = ["baseline=none", "ratio=none", "regularizer=none", *overrides]
     return rlfw.probe(words, advantages=advantages, mask=mask, logprobs=zeros, old_logprobs=zeros, **given).advantages
+
+
+def credited(overrides: list[str], rewards: object, mask: object, group: object) -> torch.Tensor:
+    """The row's total, as it comes out of the scope of the rollout."""
+    zeros = torch.zeros(torch.as_tensor(mask).shape).double()
+    words = ["baseline=constant", "ratio=none", "regularizer=none", *overrides]
+    given = {"mask": mask, "group": group, "logprobs": zeros, "old_logprobs": zeros}
+    return rlfw.probe(words, rewards=rewards, **given).advantages
 
 
 MINIBATCH = ["normalize=whiten", "normalize.whiten.scope=minibatch"]
@@ -52,10 +61,14 @@ def test_single_step_has_no_spread(part: str, ddof: int):
     assert float(normalized(words, [[3]], [[1]])) == 0
 
 
-@pytest.mark.parametrize("part", registry.names("normalize"))
+@pytest.mark.parametrize("part", ["group_std", "batch_std", "whiten"])
 def test_nothing_left_stays_nothing(part: str):
-    scope = [f"normalize.{part}.scope=minibatch"] * (part != "none")
-    assert not bool(normalized([f"normalize={part}", *scope], [[0, 0]], [[0, 0]]).any())
+    assert not bool(normalized([f"normalize={part}", f"normalize.{part}.scope=minibatch"], [[0, 0]], [[0, 0]]).any())
+
+
+@pytest.mark.parametrize("part", registry.names("normalize"))
+def test_a_rollout_without_steps_stays_nothing(part: str):
+    assert credited([f"normalize={part}"], [[5, 5], [5, 5]], [[0, 0], [0, 0]], [0, 0]).tolist() == [[0, 0], [0, 0]]
 
 
 def test_batch_std_of_rewards_is_that_of_the_totals():
@@ -84,3 +97,75 @@ def test_row_without_steps_is_in_no_statistics(part: str):
     of = ["normalize.batch_std.of=advantages"] * (part == "batch_std")
     found = normalized([f"normalize={part}", *keys, *of], [[1, 1], [-1, -1], [9, 9]], [[1, 1], [1, 0], [0, 0]])
     torch.testing.assert_close(found[:2], torch.tensor([[1, 1], [-1, -1]]).double())
+
+
+# ------------------------------------------------------------------------------------------------ means and shares
+
+
+@pytest.mark.parametrize(("eps", "expected"), [(0, [4, 0, 2, 0, 0]), (1, [4 / 3, 0, 4 / 3, 0, 0])])
+def test_totals_over_the_mean_of_their_group(eps: float, expected: list[float]):
+    """Totals 2, 0, 0, 0 in one group, with mean 1/2; 4 and 0 in the other, with mean 2; alone and negative."""
+    words = ["normalize=group_mean", f"normalize.group_mean.eps={eps}"]
+    found = credited(words, [2, 4, 0, 0, -3, 0, 0], [[1]] * 7, [0, 1, 0, 0, 2, 0, 1])[:, 0]
+    torch.testing.assert_close(found[[0, 2, 1, 6, 4]], torch.tensor(expected).double())
+
+
+@pytest.mark.parametrize("rewards", [[0, 0], [-1, 1], [-3, 1]])
+def test_a_group_whose_mean_is_not_positive_has_no_signal(rewards: list[float]):
+    words = ["normalize=group_mean", "normalize.group_mean.eps=0.5"]
+    assert credited(words, rewards, [[1], [1]], [0, 0]).tolist() == [[0], [0]]
+
+
+def test_a_row_without_steps_is_in_no_group_mean():
+    found = credited(["normalize=group_mean"], [1, 3, 9], [[1, 1], [1, 0], [0, 0]], [0, 0, 0])
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5], [1.5, 0], [0, 0]]).double())
+
+
+GROUPS_OF_TWO = {"mask": [[1]] * 6, "group": [0, 0, 1, 1, 2, 2]}
+
+
+@pytest.mark.parametrize(("of", "factor"), [("groups", 6 / 2), ("rewards", 6 / 3)])
+def test_rows_that_carry_a_signal(of: str, factor: float):
+    """A mixed group, one all right and one all wrong: 2 of 6 rows lie in a group that differs, 3 have a reward."""
+    words = ["normalize=signal", f"normalize.signal.of={of}"]
+    found = credited(words, [1, 0, 1, 1, 0, 0], **GROUPS_OF_TWO)[:, 0]
+    torch.testing.assert_close(found, factor * torch.tensor([1, 0, 1, 1, 0, 0]).double())
+
+
+@pytest.mark.parametrize(("of", "rewards"), [("groups", [1, 1, 0.1, 0.1, 0, 0]), ("rewards", [0] * 6)])
+def test_no_signal_at_all_is_zero(of: str, rewards: list[float]):
+    assert not bool(credited(["normalize=signal", f"normalize.signal.of={of}"], rewards, **GROUPS_OF_TWO).any())
+
+
+def test_a_row_alone_or_without_steps_carries_no_signal():
+    """Of the 3 rows with steps 2 are compared with each other."""
+    found = credited(["normalize=signal"], [1, 0, 7, 7], [[1], [1], [1], [0]], [0, 0, 1, 0])
+    torch.testing.assert_close(found[:2, 0], 3 / 2 * torch.tensor([1, 0]).double())
+
+
+def test_a_near_tie_is_a_signal():
+    found = credited(["normalize=signal"], [1, 1.00001, 1, 1], [[1]] * 4, [0, 0, 1, 1])[:, 0]
+    torch.testing.assert_close(found, 2 * torch.tensor([1, 1.00001, 1, 1]).double())
+
+
+@pytest.mark.parametrize(("part", "key", "value"), [("group_mean", "eps", -1), ("signal", "of", "rows")])
+def test_wrong_values_of_means_and_shares_are_refused(part: str, key: str, value: object):
+    with pytest.raises(rlfw.UserError, match=rf"normalize\.{part}\.{key}={value}"):
+        rlfw.build("normalize", {"part": part, key: value})
+
+
+@pytest.mark.parametrize("words", [["group_mean"], ["signal"], ["signal", "normalize.signal.of=groups"]])
+def test_groups_are_asked_for(words: list[str], tmp_path: Path):
+    base = ["algorithm=ppo", "env=cartpole", "sampler=episodes", "baseline=batch_mean", f"out={tmp_path / 'run'}"]
+    with pytest.raises(rlfw.UserError, match=f"normalize={words[0]} compares samples within a group"):
+        rlfw.train([*base, f"normalize={words[0]}", *words[1:]])
+
+
+@pytest.mark.parametrize("more", [{}, {"of": "advantages"}, {"of": "rewards"}, {"shift": False}, {"eps": 0.125}])
+@pytest.mark.parametrize("name", registry.names("normalize"))
+def test_every_formula_can_be_filled(name: str, more: dict[str, object]):
+    keys = {key: default for key, (_, default) in registry.entry("normalize", name).keys.items()}
+    keys |= {key: value for key, value in more.items() if key in keys and (name, value) != ("signal", "advantages")}
+    formula = rlfw.build("normalize", {"part": name, **keys}).formula.format_map(keys)
+    assert formula.startswith("A ← A") or formula.startswith("A ← (A")
+    assert ("0.125" in formula) == (keys.get("eps") == 0.125)

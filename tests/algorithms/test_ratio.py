@@ -57,5 +57,14 @@ def test_source_is_the_old_or_the_behaviour_policy(level: str):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_unknown_source_is_refused(level: str):
-    with pytest.raises(rlfw.UserError, match="source=new: choose one of old, behaviour"):
+    with pytest.raises(rlfw.UserError, match=rf"ratio\.{level}\.source=new: choose one of old, behaviour"):
         rlfw.build("ratio", {"part": level, "source": "new"})
+
+
+@pytest.mark.parametrize(("level", "of_steps"), [("token", True), ("sequence", False), ("product", False)])
+def test_formula_and_needs_follow_the_source(level: str, of_steps: bool):
+    old, behaviour = (rlfw.build("ratio", {"part": level, "source": source}) for source in ("old", "behaviour"))
+    assert ("ℓ_old" in old.formula, "ℓ_beh" in old.formula) == (True, False)
+    assert ("ℓ_old" in behaviour.formula, "ℓ_beh" in behaviour.formula) == (False, True)
+    assert ("old_logprobs" in old.needs, "old_logprobs" in behaviour.needs) == (True, False)
+    assert old.of_steps == of_steps

@@ -13,6 +13,7 @@ from rlfw import functional as F
 from rlfw.envs.gym import GymEnv
 from rlfw.errors import RunError, UserError
 from rlfw.interfaces import EpisodeGroups, StepActor, Steps
+from rlfw.registry import build
 from rlfw.seeding import Streams
 
 
@@ -253,6 +254,20 @@ def test_groups_are_whole_episodes_from_one_reset():
     assert again.episode.tolist() == [6, 7]
 
 
+def test_fewer_groups_leave_sub_envs_idle():
+    """A vector once made serves smaller requests: the idle sub-envs are no rows, cost nothing and teach nothing."""
+    env = make("Counting-v0", normalize_observations=True, kwargs={"lengths": (2, 3, 4, 5)})
+    env.collect(EpisodeGroups(4, 2), Script())
+    seen, steps = env._observation_normalizer.moments.count, Counting.steps_ever
+    rollout = env.collect(EpisodeGroups(2, 2), Script()).check("x")
+    assert rollout.mask.sum(1).tolist() == [2, 3]
+    assert rollout.group.tolist() == [4, 4]
+    assert rollout.episode.tolist() == [4, 5]
+    assert rollout.spent == Counting.steps_ever - steps == 5
+    assert env._observation_normalizer.moments.count - seen == 5 + 2  # every step's end, and two resets
+    assert Counting.made == 4
+
+
 def test_groups_hold_episodes_longer_than_the_first_buffers():
     rollout = make("Counting-v0", kwargs={"lengths": (300, 2)}).collect(EpisodeGroups(4, 2), Script()).check("x")
     assert rollout.mask.sum(1).tolist() == [300, 2, 300, 2]
@@ -268,6 +283,74 @@ def test_each_episode_has_the_seed_of_its_number(vectorization):
     single = gym.make("CartPole-v1")
     for episode, observation in zip(rollout.episode.tolist(), start.numpy(), strict=True):
         np.testing.assert_array_equal(observation, single.reset(seed=Streams(7).integer("episode", episode))[0])
+
+
+def mlp(env, seed=0):
+    policy = build("policy", {"part": "mlp", "hidden_sizes": [16]}, env_spec=env.spec, streams=Streams(seed))
+    with torch.no_grad():
+        policy.output.weight *= 100  # so that it is decided, one way or the other
+    return policy
+
+
+def played(env_id, policy, seed, see=lambda observation: observation):
+    """Return and length of a greedy episode of gymnasium's own env, reset from ``seed``."""
+    env = gym.make(env_id)
+    observation, _ = env.reset(seed=seed)
+    total, steps, done = 0.0, 0, False
+    while not done:
+        with torch.no_grad():
+            outputs = policy.outputs(torch.as_tensor(see(observation)[None], dtype=torch.float32))
+        observation, reward, terminated, truncated, _ = env.step(int(outputs.argmax()))
+        total, steps, done = total + reward, steps + 1, terminated or truncated
+    return total, steps
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])
+def test_a_greedy_episode_is_what_anybody_plays_from_the_groups_seed(env_id):
+    env = make(env_id)
+    policy = mlp(env)
+    for k in range(2):
+        rollout = env.collect(EpisodeGroups(6, 2, True), policy.actor(Streams(1))).check("x")
+        found = [played(env_id, policy, Streams(0).integer("episode", i)) for i in (6 * k, 6 * k + 2, 6 * k + 4)]
+        assert rollout.group.tolist() == [6 * k + i for i in (0, 0, 2, 2, 4, 4)]
+        assert rollout.greedy_returns.tolist() == [total for total, _ in found for _ in range(2)]
+        assert rollout.spent == int(rollout.mask.sum()) + sum(steps for _, steps in found)
+        assert rollout.num_generated == 6
+
+
+def test_a_greedy_episode_is_seen_through_the_frozen_normaliser():
+    env = make("CartPole-v1", normalize_observations=True)
+    policy = mlp(env)
+    rollout = env.collect(EpisodeGroups(6, 2, True), policy.actor(Streams(1))).check("x")
+    moments = env._observation_normalizer.moments
+    assert moments.count == int(rollout.mask.sum()) + 6
+
+    def see(observation):
+        return ((observation - moments.mean) / np.sqrt(moments.var + 1e-8)).clip(-10, 10)
+
+    found = [played("CartPole-v1", policy, Streams(0).integer("episode", i), see)[0] for i in (0, 2, 4)]
+    assert rollout.greedy_returns[::2].tolist() == found
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_greedy_episodes_leave_the_sampled_ones_as_they_are(normalized):
+    found = []
+    for greedy in (False, True):
+        env = make("CartPole-v1", normalize_observations=normalized)
+        actor = mlp(env).actor(Streams(1))
+        found.append([env.collect(EpisodeGroups(n, 2, greedy), actor).check("x") for n in (8, 4, 8)])
+    for plain, beside in zip(*found, strict=True):
+        for name in ("actions", "logprobs", "rewards", "mask", "group", "episode"):
+            assert torch.equal(getattr(plain, name), getattr(beside, name)), name
+        assert torch.equal(plain.context.flat, beside.context.flat)
+        assert plain.greedy_returns is None
+
+
+def test_a_greedy_return_has_no_place_on_a_running_scale():
+    env = make("CartPole-v1", normalize_rewards=True)
+    with pytest.raises(UserError, match=r"set env\.gym\.normalize_rewards=false"):
+        env.check_greedy()
+    make("CartPole-v1").check_greedy()
 
 
 def test_our_cartpole_gives_the_rollouts_of_gymnasiums():

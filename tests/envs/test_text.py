@@ -143,6 +143,68 @@ def test_evaluation_changes_nothing_in_training():
     ]
 
 
+# ---------------------------------------------------------------------------------------------------- greedy
+
+
+def greedily(policy: CausalLM, prompt: str, room: int) -> str:
+    """The most likely characters one after the other, each from a pass over all that stands before it."""
+    context, _, _ = policy.encode([(prompt, "")])
+    ids = context.ids[0, : int(context.length[0])].tolist()
+    start = len(ids)
+    for _ in range(room):
+        with torch.no_grad():
+            token = int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        if token in policy.eos.tolist():
+            break
+        ids.append(token)
+    return policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+
+
+def code(completions):
+    """A number that tells completions apart."""
+    return [sum((i + 1) * ord(c) for i, c in enumerate(text)) for text in completions]
+
+
+@pytest.mark.parametrize("seed", [1, 7])  # of these policies the greedy completions differ, in text and in length
+def test_the_greedy_return_is_the_reward_of_the_most_likely_completion(seed):
+    env, policy = make(Streams(seed), rewards=code)
+    rollout = env.collect(EpisodeGroups(6, 2, True), policy.actor(Streams(1))).check("toy")
+    prompts = [sample["prompt"] for sample in rollout.samples]
+    expected = code([greedily(policy, prompt, 5) for prompt in prompts])
+    assert len(set(expected)) > 1
+    assert rollout.greedy_returns.tolist() == expected
+    assert (rollout.spent, rollout.num_generated, len(rollout.mask)) == (6 + 3, 6, 6)
+
+
+def test_greedy_completions_leave_the_sampled_ones_as_they_are():
+    found = []
+    for greedy in (False, True):
+        env, policy = make(rewards=code)
+        actor = policy.actor(Streams(1))
+        found.append([env.collect(EpisodeGroups(4, 2, greedy), actor).check("toy") for _ in range(3)])
+    for plain, beside in zip(*found, strict=True):
+        assert plain.samples == beside.samples
+        for name in ("actions", "logprobs", "rewards", "mask", "group", "episode"):
+            assert torch.equal(getattr(plain, name), getattr(beside, name)), name
+        assert plain.greedy_returns is None
+
+
+def test_a_group_whose_greedy_completion_nobody_scores_is_left_out():
+    calls = []
+
+    def scorer(completions):
+        """The sampled ones get 0, 1, 2, 3, ...; of the greedy ones the first gets nothing, the second 7."""
+        calls.append(len(completions))
+        return [None, 7.0] if len(completions) == 2 else list(range(len(completions)))
+
+    env, policy = make(rewards=scorer)
+    rollout = env.collect(EpisodeGroups(6, 3, True), policy.actor(Streams(1))).check("toy")
+    assert calls == [6, 2]
+    assert rollout.rewards.sum(1).tolist() == [3, 4, 5]
+    assert rollout.greedy_returns.tolist() == [7, 7, 7]
+    assert (rollout.spent, rollout.num_generated) == (8, 6)
+
+
 # ---------------------------------------------------------------------------------------------------- rewards
 
 

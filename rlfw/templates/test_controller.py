@@ -1,0 +1,20 @@
+"""my_part turns a knob as was worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+from rlfw import build, config
+from rlfw.knobs import Controls, Knobs
+
+PLUGIN = f"plugins=['{Path(__file__).with_name('my_part.py')}']"
+
+
+def test_my_part_by_hand() -> None:
+    """From 2 to a hundredth of it: a tenth at half the budget."""
+    config.prepare_for([PLUGIN])
+    numbers, knobs = {"lr": 2.0}, Knobs()
+    knobs.add("lr", lambda: numbers["lr"], lambda value: numbers.update(lr=value))
+    controller = build("controller", {"part": "my_part", "final": 0.01})
+    controller.start(Controls(knobs, None))
+    controller.before_iteration(0.5)
+    assert numbers["lr"] == pytest.approx(0.2)
