@@ -1,4 +1,4 @@
-"""No step is taken on a gradient that is not finite."""
+"""No step is taken on a loss or a gradient that is not finite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 3  # steps in a row whose gradient may fail before the run ends
 
 
 class Guard:
-    """Skips a step whose gradient is not finite and keeps its batch; ends a run that does not recover."""
+    """Skips a step whose loss or gradient is not finite and keeps its batch; ends a run that does not recover."""
 
     def __init__(self, composition: Composition, folder: RunFolder) -> None:
         self.composition, self.folder = composition, folder
@@ -35,8 +35,10 @@ class Guard:
         self.skipped = 0
 
     def lets_pass(self, norms: Mapping[str, float], iteration: int, minibatch: Batch, losses: list[Loss]) -> bool:
-        """Whether every gradient norm is a finite number; RunError after PATIENCE steps in a row that were not."""
-        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        """Whether loss and gradient norms are finite numbers; RunError after PATIENCE steps in a row that were not."""
+        bad = [f"the gradient of the {name}" for name, norm in norms.items() if not math.isfinite(norm)]
+        if not math.isfinite(sum(loss.total.item() for loss in losses)):
+            bad.insert(0, "the loss")
         if not bad:
             self.in_a_row = 0
             return True
@@ -46,9 +48,9 @@ class Guard:
             dump(self.folder.path, minibatch, losses, f"nonfinite-{iteration}")
         if self.in_a_row >= PATIENCE:
             raise RunError(
-                f"iteration {iteration}: the gradient of the {' and the '.join(bad)} was not finite {PATIENCE} times "
-                f"in a row, and no such step was taken; {diagnosis(self.composition, losses)}; lower lr, or look at "
-                f"{self.folder.path}/nonfinite-{iteration}.safetensors, which rlfw.probe takes"
+                f"iteration {iteration}: {' and '.join(bad)} {'was' if len(bad) == 1 else 'were'} not finite "
+                f"{PATIENCE} times in a row, and no such step was taken; {diagnosis(self.composition, losses)}; lower "
+                f"lr, or look at {self.folder.path}/nonfinite-{iteration}.safetensors, which rlfw.probe takes"
             )
         return False
 

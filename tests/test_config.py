@@ -77,7 +77,9 @@ def test_further_instance_of_a_part():
 
 @pytest.mark.medium
 def test_all_presets_compose_with_each_other():
-    for algorithm, env in itertools.product(registry.presets("algorithm"), registry.presets("env")):
+    algorithms, envs = registry.presets("algorithm"), registry.presets("env")
+    pairs = {*itertools.product(algorithms, ("cartpole", "reverse")), *itertools.product(("ppo", "grpo"), envs)}
+    for algorithm, env in sorted(pairs):
         cfg = compose([f"algorithm={algorithm}", f"env={env}"])
         for axis in registry.SINGLE:
             assert len(cfg[axis]) == 1

@@ -180,18 +180,24 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         load_file(file)
 
 
-def test_an_interrupt_saves_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_saves_and_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
     words = ["algorithm=ppo", "env=cartpole", "total_steps=100000000", "progress=false"]
     out = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlfw.cli", "train", *words, f"out={out}"], stderr=subprocess.PIPE
+        [sys.executable, "-m", "rlfw.cli", "train", *words, f"out={out}"], stderr=subprocess.PIPE, text=True
     )
     deadline = time.time() + 60
     while time.time() < deadline and not (out / "metrics.jsonl").exists():
         time.sleep(0.1)
     time.sleep(1)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err.strip() == f"rlfw: interrupted and saved; go on with: rlfw train resume={out}"
     status = json.loads((out / "status.json").read_text())
     assert status["state"] == "interrupted"
+    assert status["signal"] == number
     assert int(max(path.name for path in (out / "checkpoints").iterdir())) == status["iteration"]
+    assert main(["train", f"resume={out}", f"total_steps={status['steps'] + 1000}"]) == 0
+    assert json.loads((out / "status.json").read_text())["iteration"] > status["iteration"]
