@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlfw import functional as F
-from rlfw.checks import above, at_least, between, one_of
+from rlfw.checks import above, between, coefficient, one_of
 from rlfw.interfaces import LearnedBaseline
 from rlfw.registry import register
 
@@ -38,10 +38,10 @@ class GAE(LearnedBaseline):
 
     def __post_init__(self) -> None:
         between(f"baseline.{self.name}.value_lambda", self.value_lambda, 0, 1)
-        at_least(f"baseline.{self.name}.coef", self.coef, 0)
+        coefficient(f"baseline.{self.name}.coef", self.coef)
         above(f"baseline.{self.name}.clip", self.clip, 0)
         one_of(f"baseline.{self.name}.network", self.network, ("own", "head"))
-        at_least(f"baseline.{self.name}.lr", self.lr, 0)
+        coefficient(f"baseline.{self.name}.lr", self.lr)
         above(f"baseline.{self.name}.max_grad_norm", self.max_grad_norm, 0)
         returns = "R = V + A" if self.value_lambda is None else "R = V + A of λ = {value_lambda}"
         loss = "(V - R)²"

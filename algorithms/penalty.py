@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlfw import functional as F
-from rlfw.checks import above, at_least, between, one_of
+from rlfw.checks import above, between, coefficient, one_of
 from rlfw.errors import UserError
 from rlfw.interfaces import Penalty
 from rlfw.registry import register, register_alias
@@ -44,7 +44,7 @@ class KL(Penalty):
         key = f"regularizer.{self.name}"
         one_of(f"{key}.to", self.to, ("reference", "old"))
         one_of(f"{key}.estimator", self.estimator, F.KL_LOSS_ESTIMATORS)
-        at_least(f"{key}.coef", self.coef, 0)
+        coefficient(f"{key}.coef", self.coef)
         if self.to == "old":
             self._check_old(key)
             self.needs = frozenset({"old_logprobs"})
@@ -143,7 +143,7 @@ class KLCov(Penalty):
     def __post_init__(self) -> None:
         above("regularizer.kl_cov.fraction", self.fraction, 0)
         between("regularizer.kl_cov.fraction", self.fraction, 0, 1)
-        at_least("regularizer.kl_cov.coef", self.coef, 0)
+        coefficient("regularizer.kl_cov.coef", self.coef)
 
     def distance(self, new: Current, batch: Batch) -> Tensor:
         covariance = F.covariance(batch.gather(batch.advantages), batch.gather(new.logprobs.detach()))
@@ -174,7 +174,7 @@ class NLL(Penalty):
     formula = "P = -{coef} N/N₊ ℓ on rows with R > {threshold}, which have N₊ steps, else 0"
 
     def __post_init__(self) -> None:
-        at_least("regularizer.nll.coef", self.coef, 0)
+        coefficient("regularizer.nll.coef", self.coef)
 
     def likelihood(self, new: Current, batch: Batch) -> Tensor:
         paid = batch.mask & (F.row_sum(batch.rewards, batch.mask) > self.threshold)[:, None]

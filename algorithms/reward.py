@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlfw import functional as F
-from rlfw.checks import above, at_least, one_of
+from rlfw.checks import above, at_least, coefficient, one_of
 from rlfw.errors import UserError
 from rlfw.interfaces import Reward
 from rlfw.registry import register
@@ -38,7 +38,7 @@ class KLReward(Reward):
 
     def __post_init__(self) -> None:
         one_of("reward.kl.estimator", self.estimator, F.KL_ESTIMATORS)
-        at_least("reward.kl.coef", self.coef, 0)
+        coefficient("reward.kl.coef", self.coef)
 
     def __call__(self, batch: Batch) -> Tensor:
         kl = F.kl_estimate(F.masked(batch.old_logprobs - batch.ref_logprobs, batch.mask), self.estimator)
@@ -121,7 +121,7 @@ class Overlong(Reward):
     def __post_init__(self) -> None:
         at_least("reward.overlong.length", self.length, 1)
         at_least("reward.overlong.cache", self.cache, 1)
-        at_least("reward.overlong.coef", self.coef, 0)
+        coefficient("reward.overlong.coef", self.coef)
         longest = self.max_steps if self.length is None else self.length
         if longest is None:
             raise UserError("reward=overlong: this env has no longest episode; set reward.overlong.length=N")

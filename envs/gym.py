@@ -65,6 +65,9 @@ class GymEnv(Env):
         self.name = self.id
         single = self._make()
         where = f"env.gym.id={self.id}"
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(single, name, None), gymnasium.Space):
+                raise UserError(f"{where}: its {name} is no space of gymnasium")
         self._encoding = encoding(single.observation_space, where)
         self._to_env = action_border(single.action_space, where)
         max_steps = single.spec.max_episode_steps if single.spec else None
@@ -235,7 +238,7 @@ class GymEnv(Env):
             raise UserError(
                 f"env.gym.id={self.id}: gymnasium knows no such env{f'; did you mean {near[0]}?' if near else ''}"
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = f" with env.gym.kwargs={self.kwargs}" if self.kwargs else ""
             raise UserError(f"env.gym.id={self.id}{given} cannot be made: {error!r}") from error
 

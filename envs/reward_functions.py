@@ -52,11 +52,11 @@ class RewardFunctions:
         source = f"{self.source}: the reward function {name}"
         try:
             values = call(slice(None))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             for b, example in enumerate(examples):
                 try:
                     call(slice(b, b + 1))
-                except Exception as alone:
+                except (Exception, SystemExit) as alone:
                     raise RunError(f"{source} raised {alone!r} for {_sample(example, completions[b])}") from alone
             raise RunError(f"{source} raised {error!r} for {len(examples)} completions together") from error
         if isinstance(values, Tensor | np.ndarray):
@@ -124,6 +124,10 @@ def _known(weights: Mapping[str, float], functions: Mapping[str, Any], source: s
     for name in weights:
         if name not in functions:
             raise UserError(f"{source}: a weight for the reward function {name}{suggest(name, functions)}")
+        if not isinstance(weights[name], numbers.Real) or not math.isfinite(weights[name]):
+            raise UserError(
+                f"{source}: the weight of the reward function {name} is {weights[name]!r}, no finite number"
+            )
     return {name: float(weight) for name, weight in weights.items()}
 
 

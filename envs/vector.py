@@ -67,7 +67,7 @@ class LoopVectorEnv(VectorEnv):
                         f"its space says {self.single_observation_space.shape}"
                     )
                 self._store(i, observation)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise RunError(f"{self.name}: the reset of sub-env {i} raises {error!r}") from error
         self._gather()
         self.elapsed[mask] = 0
@@ -89,7 +89,7 @@ class LoopVectorEnv(VectorEnv):
             else:
                 for i in self._live:
                     observations[i], rewards[i], terminated[i], truncated[i], _ = envs[i].step(split[i])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(f"{self.name}: step {self.elapsed[i] + 1} of sub-env {i} raises {error!r}") from error
         if len(self._live) == self.num_envs:
             self.elapsed += 1

@@ -51,6 +51,11 @@ def finite(key: str, value: float | None) -> None:
         raise UserError(f"{key}={value}: it must be finite")
 
 
+def coefficient(key: str, value: float | None) -> None:
+    at_least(key, value, 0)
+    finite(key, value)
+
+
 def root(cfg: DictConfig) -> None:
     """The root keys."""
     if cfg.total_steps is None and cfg.iterations is None:
@@ -59,9 +64,8 @@ def root(cfg: DictConfig) -> None:
         raise UserError("the budget is total_steps=N or iterations=N, not both")
     for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads", "dump"):
         at_least(key, cfg[key], 1)
-    for key in ("lr", "seed"):
-        at_least(key, cfg[key], 0)
-    finite("lr", cfg.lr)
+    at_least("seed", cfg.seed, 0)
+    coefficient("lr", cfg.lr)
     at_most("threads", cfg.threads, MAX_THREADS)
     above("max_grad_norm", cfg.max_grad_norm, 0)
     between("gamma", cfg.gamma, 0, 1)

@@ -63,7 +63,7 @@ def prepare_for(words: Sequence[str]) -> list[str]:
 
 def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ()) -> None:
     """Fill Hydra's store: the root schema, every part, every preset, and the experiments that are named."""
-    if plugins is None or isinstance(plugins, str):
+    if not isinstance(plugins, list | tuple) or not all(isinstance(plugin, str) for plugin in plugins):
         raise UserError(f"plugins={plugins}: it takes a list, plugins=[FILE]")
     registry.load_components(plugins)
     store = ConfigStore.instance()
@@ -89,6 +89,8 @@ def _read(path: Path) -> dict[str, Any]:
     for axis in registry.AXES:
         if not isinstance(found.get(axis, {}), dict):
             raise UserError(f"{path}: {axis}: parts are chosen under defaults, as - override /{axis}: NAME")
+    if not isinstance(found.get("defaults") or [], list):
+        raise UserError(f"{path}: defaults is a list: a line each, as - override /baseline: NAME")
     trust.check_file(str(path), found)
     if _budgets(found) == set(BUDGETS):
         raise UserError(f"{path}: the budget is total_steps: N or iterations: N, not both")
@@ -104,6 +106,8 @@ def _check_defaults(path: Path, defaults: list[Any]) -> None:
             raise UserError(f"{path}: {key}: YAML reads off, no and on as true or false; name a part, or write none")
         if last.startswith("override ") and not key.startswith("override "):
             raise UserError(f"{path}: {key} stands after {last}: overrides come last under defaults")
+        if key.removeprefix("override ").lstrip("/").partition("@")[0] == "experiment":
+            raise UserError(f"{path}: an experiment chooses no other experiment: write its keys here")
         if key.partition("@")[0] in registry.AXES:
             raise UserError(f"{path}: {key}: a group of the root reads /{key}")
         _check_lists([(key.removeprefix("override ").lstrip("/"), value)])
@@ -196,6 +200,9 @@ def settle(cfg: DictConfig, overrides: Sequence[str] = ()) -> DictConfig:
         _settle_budget(cfg, typed)
         for axis in registry.AXES:
             nodes = cfg[axis]
+            for name, node in nodes.items_ex(resolve=False):
+                if node is not None and not isinstance(node, DictConfig):
+                    raise UserError(f"{axis}.{name}={node}: its keys read {axis}.{name}.KEY=VALUE")
             chosen = [name for name in nodes if nodes[name] is not None and "part" in nodes[name]]
             for name in [name for name in nodes if name not in chosen]:
                 schema = registry.entry(axis, name).schema  # an unknown name is refused here

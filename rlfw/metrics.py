@@ -100,10 +100,10 @@ def batch_metrics(batch: Batch, raw_rewards: Tensor) -> Numbers:
     found.update(_reference_metrics(batch))
     if batch.values is not None and batch.returns is not None and bool(mask.any()):
         values, returns = batch.values[:, :-1][mask], batch.returns[mask]
-        spread = F.std(returns, 0) ** 2
+        spread = F.std(returns, 0).double()  # the square of a small one is 0 in float32
         found["value/mean"] = values.mean()
         if float(spread) > 0:
-            found["value/explained_variance"] = 1 - F.std(returns - values, 0) ** 2 / spread
+            found["value/explained_variance"] = 1 - (F.std(returns - values, 0) / spread) ** 2
     if batch.advantages is not None and bool(mask.any()):
         advantages = batch.advantages[mask]
         found["advantage/mean"] = advantages.mean()

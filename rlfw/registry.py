@@ -199,7 +199,7 @@ def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
         made = found.part(*(wires[name] for name in found.wires), **{**found.defaults, **keys})
     except (UserError, RunError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = found.place.rpartition(":")[0]
         raise UserError(f"{where} cannot be made{_line(error, file)}: {_said(error)}") from error
     signature.check_base(where, axis, type(made))
@@ -251,7 +251,10 @@ def load_components(plugins: Iterable[str] = ()) -> None:
         path = Path(plugin).resolve()
         if not path.is_file():
             raise UserError(f"plugins: there is no file {plugin}")
-        source = path.read_text()
+        try:
+            source = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"the plugin {plugin} is no text in UTF-8: {error.reason}") from error
         if str(path) in _loaded:
             if _loaded[str(path)] != source:
                 raise UserError(f"the plugin {plugin} has changed since it was loaded: start Python anew")
@@ -272,7 +275,7 @@ def _importing(what: str, file: str) -> Iterator[None]:
     loaded = set(_loaded)
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         for axis, found in _PARTS.items():
             _PARTS[axis] = {
                 name: part

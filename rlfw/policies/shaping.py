@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlfw.checks import above, at_least
+from rlfw.checks import above, at_least, at_most
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Shaping:
         above(f"{prefix}.temperature", self.temperature, 0)
         at_least(f"{prefix}.top_k", self.top_k, 1)
         above(f"{prefix}.top_p", self.top_p, 0)
-        at_least(f"1 - {prefix}.top_p", 1 - self.top_p, 0)
+        at_most(f"{prefix}.top_p", self.top_p, 1)
         return self
 
     def __call__(self, logits: Tensor, taken: Tensor | None = None) -> Tensor:
