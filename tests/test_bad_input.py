@@ -6,7 +6,6 @@ shows only once the env or the task runs, 0 where it is taken, and how. The file
 
 from __future__ import annotations
 
-import copy
 import json
 import pickle
 import re
@@ -15,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -505,15 +505,25 @@ FILES: dict[str, str | bytes] = {
 }
 
 
+def branches(repo: dict[str, Any]) -> dict[str, Any]:
+    """The tree of Hydra's store, its leaves shared: those are never changed."""
+    return {name: branches(node) if isinstance(node, dict) else node for name, node in repo.items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra() -> None:
+    """Hydra's own configuration is in the store from here on."""
+    compose([])
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in; what a test registers is gone after it."""
-    compose([])  # Hydra's own configuration is in the store from here on
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_PARTS", {axis: dict(found) for axis, found in registry._PARTS.items()})
     monkeypatch.setattr(registry, "_loaded", dict(registry._loaded))
-    monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
+    monkeypatch.setattr(ConfigStore.instance(), "repo", branches(ConfigStore.instance().repo))
     return tmp_path
 
 

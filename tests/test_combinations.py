@@ -30,7 +30,7 @@ ENVS = {
 }
 registry.load_components()
 BASELINES = registry.names("baseline")
-REGULARIZERS = ["none", "clip", "kl", "both", "[clip,kl_old]", "[clip,kl,kl_old,entropy]"]
+REGULARIZERS = ["none", "both", "[clip,kl,kl_old,entropy]"]
 SAMPLERS = {
     "episodes": ["sampler=episodes", "sampler.episodes.num_episodes=8", "sampler.episodes.group_size=4"],
     "alone": ["sampler=episodes", "sampler.episodes.num_episodes=4", "sampler.episodes.group_size=1"],
