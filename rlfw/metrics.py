@@ -105,7 +105,7 @@ def batch_metrics(batch: Batch, raw_rewards: Tensor) -> Numbers:
         if float(spread) > 0:
             found["value/explained_variance"] = 1 - (F.std(returns - values, 0) / spread) ** 2
     if batch.advantages is not None and bool(mask.any()):
-        advantages = batch.advantages[mask]
+        advantages = batch.advantages[mask].double()  # a square may overflow in float32
         found["advantage/mean"] = advantages.mean()
         found["advantage/std"] = F.std(advantages, 0)
         found["advantage/min"] = advantages.min()
