@@ -28,6 +28,9 @@ rlfw: policy-gradient algorithms as compositions of interchangeable parts
   rlfw explain algorithm=grpo regularizer.clip.high=0.28
   rlfw new regularizer my_kl
   rlfw check regularizer/my_kl plugins=[my_kl.py]
+  rlfw study experiments/ppo_details.yaml --out runs/details
+  rlfw report runs/details
+  rlfw compare runs/first runs/second
 
 An algorithm is one part on each axis: algorithm=NAME chooses them all, axis=PART swaps one, axis.PART.key=VALUE
 sets it. The budget is total_steps=N (env steps on gymnasium, completions on text) or iterations=N (rollouts with
@@ -50,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "explain": _explain,
         "new": _new,
         "check": _check,
+        "study": _study,
+        "report": _report,
+        "compare": _compare,
     }
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP)
@@ -202,6 +208,24 @@ def _check(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_intermixed_args(words)
     return command.main(args.words, every=args.all, why=args.why, as_json=args.json)
+
+
+def _study(words: list[str]) -> int:
+    from rlfw.study import command
+
+    return command.main(words)
+
+
+def _report(words: list[str]) -> int:
+    from rlfw.report import command
+
+    return command.report(words)
+
+
+def _compare(words: list[str]) -> int:
+    from rlfw.report import command
+
+    return command.compare(words)
 
 
 def _root_keys() -> str:

@@ -1,0 +1,78 @@
+"""A resolved configuration as what sets a run apart: its hash, and how it differs from another's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from rlfw import registry
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# Where a run is written, how it is shown, how it is saved and shared out: nothing that training or evaluation read.
+APART = ("out", "resume", "progress", "tensorboard", "checkpoint", "dump", "threads", "overrides")
+
+
+def identity(cfg: DictConfig) -> str:
+    """The hash of all that makes the run's numbers: equal compositions have equal ones.
+
+    The order of the parts of a list axis counts, as it does in the pipeline. A plugin counts by its source.
+    """
+    found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    for key in APART:
+        found.pop(key, None)
+    for axis in registry.LISTS:
+        found[axis] = list(found[axis].items())
+    found["plugins"] = [(Path(file).name, hashlib.sha256(Path(file).read_bytes()).hexdigest()) for file in cfg.plugins]
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(base: DictConfig, arm: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """key -> (value in ``base``, value in ``arm``). Of a part that only the arm has: its keys beside their defaults."""
+    a, b = _flat(base), _flat(arm)
+    keys = [*b, *(key for key in a if key not in b and not _within_part(key))]
+    found = {key: (a.get(key), b.get(key)) for key in keys if a.get(key, _default(arm, key)) != b.get(key)}
+    return {key: found[key] for key in sorted(found, key=lambda key: (_within_part(key), "." in key))}
+
+
+def _within_part(key: str) -> bool:
+    return key.split(".")[0] in registry.AXES and "." in key
+
+
+def _default(cfg: DictConfig, key: str) -> Any:
+    """Of a part's key; a value that equals none for any other."""
+    if not _within_part(key):
+        return ...
+    axis, name, inner, *deeper = key.split(".")
+    default = registry.entry(axis, cfg[axis][name].part).keys[inner][1]
+    for step in deeper:
+        default = default.get(step, ...)
+    return default
+
+
+def _flat(cfg: DictConfig) -> dict[str, Any]:
+    """axis -> its part or parts; axis.part.key and every root key -> its value."""
+    found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if key in APART or key == "seed":
+            continue
+        if key in registry.AXES:
+            parts = [name if node["part"] == name else f"{name}:{node['part']}" for name, node in value.items()]
+            flat[key] = parts if key in registry.LISTS else parts[0]
+            for name, node in value.items():
+                flat |= _leaves(f"{key}.{name}", {inner: x for inner, x in node.items() if inner != "part"})
+        else:
+            flat |= _leaves(key, value)
+    return flat
+
+
+def _leaves(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {leaf: x for key, inner in value.items() for leaf, x in _leaves(f"{path}.{key}", inner).items()}
