@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from scipy.special import comb
 
 from rlfw import functional as F
 from rlfw.rollout import ABSENT, Current
@@ -54,7 +55,23 @@ def rollout_metrics(rollout: Rollout) -> Numbers:
         if len(score):
             found[f"rewards/{name}/mean"] = score.mean()
             found[f"rewards/{name}/std"] = score.std(correction=0)
-    return _floats(found)
+    return {**_floats(found), **pass_metrics(rollout)}
+
+
+def pass_metrics(rollout: Rollout) -> Numbers:
+    """pass@k for k = 1, 2, 4, ..., where a row's total is 0 or 1 and no row of a group was left out (arXiv:2107.03374).
+
+    1 - C(n - c, k) / C(n, k) of a group of n rows, c of them right, without bias; the mean over groups.
+    """
+    totals = F.row_sum(rollout.rewards, rollout.mask)
+    if rollout.num_generated != len(totals) or not bool(((totals == 0) | (totals == 1)).all()):
+        return {}
+    index, N = F.group_index(rollout.group)
+    size = torch.bincount(index, minlength=N).numpy()
+    right = F.group_sum(totals.double(), index, N).numpy()
+    smallest = int(size.min()) if N else 0
+    ks = [2**i for i in range(smallest.bit_length())] if smallest > 1 else []
+    return {f"group/pass@{k}": float((1 - comb(size - right, k) / comb(size, k)).mean()) for k in ks}
 
 
 def group_metrics(batch: Batch) -> Numbers:
