@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlfw
+from rlfw import registry
 from rlfw.errors import RunError
 from rlfw.interfaces import Penalty
 from rlfw.registry import register
@@ -24,7 +25,6 @@ WORDS = [
 ]
 
 
-@register("regularizer", "breaks_at")
 class BreaksAt(Penalty):
     """NaN, or a square root whose slope is infinite, on one row of chosen calls."""
 
@@ -44,6 +44,8 @@ class BreaksAt(Penalty):
 
 
 def train(folder: Path, *words: str) -> Path:
+    if "breaks_at" not in registry.names("regularizer"):
+        register("regularizer", "breaks_at")(BreaksAt)
     return rlfw.train([*WORDS, *words, f"out={folder}"])
 
 
