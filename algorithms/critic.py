@@ -104,8 +104,8 @@ class Critic(GAE):
 class AdaptiveCritic(GAE):
     """A critic whose lambda grows with the row's length n: max(0, 1 - 1 / (alpha n)) (VAPO, arXiv:2504.05118).
 
-    ``alpha``: lambda^k sums to alpha n. Rows of n <= 1 / alpha steps get lambda 0 (the paper has no max, its rows are
-    long), so short tasks need a larger one. The other keys are those of critic.
+    ``alpha``: the sum over k of lambda^k is alpha n. Rows of n <= 1 / alpha steps get lambda 0 (the paper has no max,
+    its rows are long), so short tasks need a larger one. The other keys are those of critic.
     """
 
     _: KW_ONLY

@@ -81,8 +81,8 @@ class KLCoefficient(Controller):
 class AdaptiveKL(KLCoefficient):
     """Holds the KL to the reference near ``target`` by a proportional controller in log space (arXiv:1909.08593).
 
-    ``target``: nats per ``unit``, k3 per_token or k1 per_sequence (the paper's: 6 nats per sequence). ``horizon``:
-    rows that it takes to follow an error.
+    ``target``: nats per ``unit``, k3 per_token or k1 per_sequence (the paper's: 6 nats per sequence). A sequence
+    is a row, under sampler=steps a stretch of an episode. ``horizon``: rows that it takes to follow an error.
     """
 
     _: KW_ONLY

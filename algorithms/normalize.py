@@ -94,7 +94,7 @@ class BatchStd(Normalize):
 class Whiten(Normalize):
     """Zero mean and unit variance over steps (PPO's advantage normalisation; REINFORCE++, arXiv:2501.03262).
 
-    ``shift: false`` keeps the mean and scales alone.
+    ``shift: false`` adds the mean back after the division, so that it stays as it was.
     """
 
     _: KW_ONLY
@@ -166,8 +166,8 @@ class Signal(Normalize):
     def __post_init__(self) -> None:
         one_of("normalize.signal.of", self.of, ("groups", "rewards"))
         self.needs = frozenset({"whole_episodes"} | ({"groups"} if self.of == "groups" else set()))
-        without = "M rows of groups whose R are all equal" if self.of == "groups" else "M rows with R = 0"
-        self.formula = f"A ← A B/(B - M), {without}"
+        without = "in groups whose R are all equal" if self.of == "groups" else "with R = 0"
+        self.formula = f"A ← A B/(B - M), M rows of the rollout's B {without}"
 
     def __call__(self, advantages: Tensor, batch: Batch) -> Tensor:
         rows = batch.mask.any(1)

@@ -22,7 +22,6 @@ class Adam(Optimizer):
     beta2: float = 0.999
     eps: float = 1e-5
     weight_decay: float = 0.0
-    formula = "θ ← θ - lr (m̂ / (√v̂ + {eps}) + {weight_decay} θ), moments of decay {beta1} and {beta2}, unbiased"
 
     def __post_init__(self) -> None:
         for key, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
@@ -30,6 +29,8 @@ class Adam(Optimizer):
             below(f"optimizer.adam.{key}", beta, 1)
         above("optimizer.adam.eps", self.eps, 0)
         at_least("optimizer.adam.weight_decay", self.weight_decay, 0)
+        step = "(m̂ / (√v̂ + {eps}) + {weight_decay} θ)" if self.weight_decay else "m̂ / (√v̂ + {eps})"
+        self.formula = f"θ ← θ - lr {step}, moments of decay {{beta1}} and {{beta2}}, unbiased"
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         betas = (self.beta1, self.beta2)
@@ -45,12 +46,13 @@ class RMSprop(Optimizer):
     alpha: float = 0.99
     eps: float = 1e-5
     momentum: float = 0.0
-    formula = "θ ← θ - lr u, u ← {momentum} u + ∇ / (√v + {eps}), v ← {alpha} v + (1 - {alpha}) ∇²"
 
     def __post_init__(self) -> None:
         between("optimizer.rmsprop.alpha", self.alpha, 0, 1)
         above("optimizer.rmsprop.eps", self.eps, 0)
         at_least("optimizer.rmsprop.momentum", self.momentum, 0)
+        step = "u, u ← {momentum} u + ∇ / (√v + {eps})" if self.momentum else "∇ / (√v + {eps})"
+        self.formula = f"θ ← θ - lr {step}, v ← {{alpha}} v + (1 - {{alpha}}) ∇²"
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.RMSprop(groups, alpha=self.alpha, eps=self.eps, momentum=self.momentum)
@@ -63,10 +65,10 @@ class SGD(Optimizer):
 
     _: KW_ONLY
     momentum: float = 0.0
-    formula = "θ ← θ - lr u, u ← {momentum} u + ∇"
 
     def __post_init__(self) -> None:
         at_least("optimizer.sgd.momentum", self.momentum, 0)
+        self.formula = "θ ← θ - lr u, u ← {momentum} u + ∇" if self.momentum else "θ ← θ - lr ∇"
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, momentum=self.momentum)

@@ -178,7 +178,7 @@ class NLL(Penalty):
 
     def likelihood(self, new: Current, batch: Batch) -> Tensor:
         paid = batch.mask & (F.row_sum(batch.rewards, batch.mask) > self.threshold)[:, None]
-        return -F.masked(new.logprobs, paid) * (batch.mask.sum() / paid.sum().clamp(min=1))
+        return -F.masked(new.logprobs, paid) * batch.mask.sum() / paid.sum().clamp(min=1)
 
     def __call__(self, new: Current, batch: Batch) -> Tensor:
         return self.coef * self.likelihood(new, batch)

@@ -73,7 +73,7 @@ class RunningScale(Reward):
     _: KW_ONLY
     eps: float = 1e-8
     needs = frozenset({"whole_episodes"})
-    formula = "ρ_t ← ρ_t / (std(R) + {eps}), over all rows so far"
+    formula = "ρ_t ← ρ_t / (std(R; ddof 0) + {eps}), over all rows so far"
 
     def __post_init__(self) -> None:
         at_least("reward.running_scale.eps", self.eps, 0)
@@ -201,6 +201,7 @@ class Decoupled(Reward):
     ddof: int = 1
     eps: float = 1e-6
     replaces = True
+    reads_scores = True
     needs = frozenset({"whole_episodes", "groups"})
 
     def __post_init__(self) -> None:
@@ -213,8 +214,6 @@ class Decoupled(Reward):
 
     def __call__(self, batch: Batch) -> Tensor:
         weights = self.weights or dict.fromkeys(batch.scores, 1.0)
-        if not weights:
-            raise UserError("reward=decoupled compares reward functions by name and the env has none; set reward=[]")
         total = torch.zeros_like(batch.rewards[:, 0])  # [B]
         for name, weight in weights.items():
             score = batch.scores[name].to(total.dtype)

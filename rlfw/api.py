@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlfw import checks, config, effects, notes, registry
+from rlfw import checks, config, effects, notes, registry, snapshot
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
 from rlfw.run import RunFolder, checkpoints, load_config, newest
@@ -68,7 +68,19 @@ def resume(path: Path, overrides: Sequence[str] = ()) -> Path:
     effects.check(cfg, words)
     checkpoint = newest(path)
     iteration = -1 if checkpoint is None else int(checkpoint.name)
+    if checkpoint is not None:
+        _check_budget(cfg, *snapshot.counts(checkpoint), words)
     return _fit(cfg, lambda: RunFolder.resume(path, cfg, overrides, iteration), checkpoint)
+
+
+def _check_budget(cfg: DictConfig, iterations: int, steps: int, words: Sequence[str]) -> None:
+    """UserError where a budget that was typed is spent already; a note where the run's own is."""
+    key, done = ("total_steps", steps) if cfg.iterations is None else ("iterations", iterations)
+    if done < cfg[key]:
+        return
+    if any(word.startswith(f"{key}=") for word in words):
+        raise UserError(f"{key}={cfg[key]}: {done} are done already; give a larger one")
+    print(f"rlfw: note: the budget is spent ({key}={cfg[key]}): nothing is left to do", file=sys.stderr)
 
 
 def _load_plugins(cfg: DictConfig, plugins: Sequence[str], root: Path) -> None:

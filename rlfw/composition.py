@@ -56,14 +56,13 @@ class Composition:
         self.names: dict[int, str] = {}  # id of a part -> how a person writes it
         for axis in ALGORITHM_AXES:
             for name, node in cfg[axis].items():
-                part = registry.build(axis, node, **wires)
+                part = registry.build(axis, node, instance=name, **wires)
+                written = f"{axis}={name}" if name == node["part"] else f"{axis}.{name} ({node['part']})"
                 unknown = part.needs - NEEDS
                 if unknown:
-                    raise UserError(
-                        f"{axis}={node['part']} needs {', '.join(unknown)}{registry.suggest(min(unknown), NEEDS)}"
-                    )
+                    raise UserError(f"{written} needs {', '.join(unknown)}{registry.suggest(min(unknown), NEEDS)}")
                 self.parts[f"{axis}.{name}"] = part
-                self.names[id(part)] = f"{axis}={node['part']}"
+                self.names[id(part)] = written
         self.sampler: Sampler = self._one("sampler")
         self.rewards: list[Reward] = self._all("reward")
         self.baseline: Baseline = self._one("baseline")
@@ -120,6 +119,11 @@ class Composition:
     def check_scores(self, env: str, names: Sequence[str]) -> None:
         """Refuse a reward part that reads what the env does not score."""
         for reward in self.rewards:
+            if reward.reads_scores and not names:
+                raise UserError(
+                    f"{self.names[id(reward)]} reads reward functions by name and env={env} has none: set reward=[] "
+                    "or choose an env that scores by name"
+                )
             for missing in sorted(reward.scores - set(names)):
                 there = registry.suggest(missing, names) if names else "; it scores nothing by name"
                 raise UserError(f"{self.names[id(reward)]}: env={env} has no reward function {missing}{there}")

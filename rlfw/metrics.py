@@ -95,7 +95,7 @@ def _reference_metrics(batch: Batch) -> dict[str, Tensor]:
         return {}
     d = F.masked(batch.old_logprobs - batch.ref_logprobs, batch.mask)
     found = {"objective/kl_per_token": _mean(F.kl_estimate(d, "k3"), batch.mask)}
-    if batch.mask.shape[1] > 1:  # rows of single steps are no sequences
+    if not batch.full:  # rows of the layout of single steps are no sequences
         found["objective/kl"] = _mean(F.row_sum(d, batch.mask), batch.mask.any(1))
     return found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
 from rlfw import config
@@ -39,14 +41,20 @@ def multirun(words: list[str], *, debug: bool = False) -> int:
     _check_flags(words)
     words = config.prepare_for(words)
     codes: list[int] = []
+    sweeps: set[Path] = set()  # the folder of the jobs' runs, once there is one
 
     @hydra.main(version_base="1.3", config_path="pkg://rlfw.conf", config_name="config")
     def job(cfg: DictConfig) -> str | None:
         from rlfw.api import interrupted, run
 
-        overrides = list(HydraConfig.get().overrides.task)
+        hydra_cfg = HydraConfig.get()
+        overrides = list(hydra_cfg.overrides.task)
         try:
-            path = run(config.settle(cfg, overrides), overrides)
+            cfg = config.settle(cfg, overrides)
+            if cfg.out is None and hydra_cfg.mode == RunMode.MULTIRUN:
+                cfg.out = hydra_cfg.runtime.output_dir
+            path = run(cfg, overrides)
+            sweeps.add(path.parent)
             if interrupted(path) is not None:
                 raise KeyboardInterrupt
             return str(path)
@@ -63,4 +71,6 @@ def multirun(words: list[str], *, debug: bool = False) -> int:
         raise UserError(config.explain(error, [word for word in words if "=" in word])) from error
     finally:
         sys.argv = before
+    for sweep in sweeps:
+        print(f"{sweep}: look at it with rlfw report {sweep}")
     return codes[0] if codes else 0

@@ -56,6 +56,7 @@ def probe(
     greedy_returns: Any = None,
     advantages: Any = None,
     returns: Any = None,
+    weights: Any = None,
 ) -> Probed:
     """Run a composition, given as overrides on the command line are, or built already, on one optimizer batch.
 
@@ -67,8 +68,11 @@ def probe(
     entropy             [B, T] of the current policy
     terminated          [B] (default: True unless truncated); truncated [B] (default: False)
     behaviour_logprobs  [B, T] (default: old_logprobs)
-    advantages          [B, T]: taken as credit's result, with ``returns``; a normalisation per minibatch still acts
+    advantages          [B, T]: taken as credit's result, with ``returns`` and ``weights``; reward parts, the baseline
+                        and weight parts do not act, a normalisation per minibatch still does
+    weights             [B, T] product of the float weights, beside ``advantages`` alone (default: 1)
 
+    The longest row of an env is not known here: aggregation.constant and reward.overlong are given their length.
     float64 stays float64. gamma is 1 unless the overrides name it, an env or an experiment. UserError names a field
     that the composition needs and that is not given.
     """
@@ -112,7 +116,10 @@ def probe(
         if given is None:
             raise UserError(f"probe: {composition.needing('values')} needs values")
         current_values = numbers("new_values", given, B, T).clone().requires_grad_()
-    composition.check_scores("probe", list(scores))
+    if advantages is None:
+        composition.check_scores("probe", list(scores))
+        if weights is not None:
+            raise UserError("probe: weights come with advantages; without them the weight parts give their own")
     current_entropy = optional("entropy", entropy, B, T)
     batch = Batch(
         context=ABSENT,
@@ -133,6 +140,7 @@ def probe(
         greedy_returns=optional("greedy_returns", greedy_returns, B),
         advantages=optional("advantages", advantages, B, T),
         returns=optional("returns", returns, B, T),
+        weights=optional("weights", weights, B, T),
     )
     for need in ("values", "ref_logprobs", "entropy", "greedy_returns"):
         if need in composition.needs and getattr(batch, need) is None:
@@ -181,6 +189,8 @@ def dump(folder: Path, minibatch: Batch, losses: list[Loss], name: str) -> None:
         "truncated": rows.truncated,
         "advantages": minibatch.advantages,
         "returns": rows.returns,
+        "weights": rows.weights,
+        "greedy_returns": rows.greedy_returns,
     }
     tensors = {name: tensor.contiguous().clone() for name, tensor in found.items() if tensor is not None}
     save_file(tensors, folder / f"{name}.safetensors")

@@ -182,8 +182,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
 
-def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
-    """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``."""
+def build(axis: str, node: Mapping[str, Any], *, instance: str = "", **wires: Any) -> Any:
+    """The part that ``node`` (``part`` and its keys) describes, its positional parameters taken from ``wires``.
+
+    ``instance``: the name under which it is configured, axis.instance.key, where that is not the part's own.
+    """
     keys: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else dict(node)  # type: ignore[assignment]
     found = entry(axis, keys.pop("part"))
     where = f"{axis}={found.name}"
@@ -197,7 +200,11 @@ def build(axis: str, node: Mapping[str, Any], **wires: Any) -> Any:
             raise UserError(f"{where} has no key {key}{suggest(key, found.keys) if found.keys else ''}")
     try:
         made = found.part(*(wires[name] for name in found.wires), **{**found.defaults, **keys})
-    except (UserError, RunError):
+    except UserError as error:  # it names its keys by its own name
+        if instance in ("", found.name):
+            raise
+        raise UserError(str(error).replace(f"{axis}.{found.name}.", f"{axis}.{instance}.")) from error
+    except RunError:
         raise
     except (Exception, SystemExit) as error:
         file = found.place.rpartition(":")[0]

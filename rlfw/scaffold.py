@@ -56,9 +56,8 @@ def new_part(axis: str, name: str, kind: str | None = None, folder: Path = Path(
     part.write_text(_named(name, f"{template}.py"))
     test.write_text(_named(name, f"test_{template}.py"))
     plugin = f"plugins=[{part}]"
-    check = [f"rlfw check {axis}/{name} {plugin}"] if "check_part" in test.read_text() else []
-    train = f"rlfw train {plugin} {USES[template].format(name=name)}"
-    return Written(part, test, (*check, train, f"python -m pytest {test}"))
+    check, train = f"rlfw check {axis}/{name} {plugin}", f"rlfw train {plugin} {USES[template].format(name=name)}"
+    return Written(part, test, (check, f"python -m pytest {test}", train))
 
 
 def _template(axis: str, kind: str | None) -> str:

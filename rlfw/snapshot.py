@@ -6,12 +6,14 @@ own reference/ holds it), and everything else as state.json and state.safetensor
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from rlfw.checkpoint import BROKEN, load_state, save_state
 from rlfw.errors import RunError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rlfw.trainer import Trainer
@@ -38,9 +40,16 @@ def write(trainer: Trainer, folder: Path) -> None:
     save_state(folder, "state", state)
 
 
+def counts(folder: Path) -> tuple[int, int]:
+    """The iterations and the steps (in the env's unit) that were done when ``folder`` was written."""
+    with _readable(folder):
+        state = load_state(folder, "state")
+        return int(state["iteration"]), int(state["steps"])
+
+
 def read(trainer: Trainer, folder: Path) -> None:
     """Put a prepared ``trainer`` where it stood when ``folder`` was written."""
-    try:
+    with _readable(folder):
         state = load_state(folder, "state")
         trainer.policy.load(folder / "policy")
         if trainer.reference is not None:
@@ -58,6 +67,13 @@ def read(trainer: Trainer, folder: Path) -> None:
         trainer.streams.load_state_dict(state["streams"])
         trainer.guard.in_a_row = state["failed_steps"]
         trainer.retention.load_state_dict(state["retention"])
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """RunError where ``folder`` holds something else than a checkpoint."""
+    try:
+        yield
     except KeyError as error:
         raise RunError(f"{folder} was written by another version of rlfw: it has no {error}") from error
     except BROKEN as error:

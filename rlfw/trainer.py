@@ -54,7 +54,7 @@ class Trainer:
         self.by_steps = self.policy.memoryless and "whole_rows" not in self.composition.needs
         self._check_update()
         self.controllers: dict[str, Controller] = {
-            name: registry.build("controller", node) for name, node in cfg.controller.items()
+            name: registry.build("controller", node, instance=name) for name, node in cfg.controller.items()
         }
         self.iteration, self.steps, self.episodes = 0, 0, 0
         self.retention = Retention(cfg.checkpoint.keep, cfg.checkpoint.every, cfg.checkpoint.milestones)

@@ -153,7 +153,10 @@ def test_every_check_says_why():
     [
         (["regularizer/cilp"], "regularizer=cilp: no such part; did you mean clip?"),
         (["regularise/clip"], "no such axis: regularise; did you mean regularizer?"),
-        (["clip"], "check takes AXIS/NAME, e.g. regularizer/clip; got clip"),
+        (["clip"], "check takes AXIS/NAME, e.g. regularizer/clip; got clip: write reward/clip or regularizer/clip"),
+        (["ppo"], "got ppo, a recipe: rlfw explain algorithm=ppo shows it"),
+        (["algorithm=ppo"], "algorithm=ppo is a recipe: rlfw explain algorithm=ppo shows it"),
+        (["mine.py"], "got mine.py: write plugins=[mine.py]"),
         ([], "check takes AXIS/NAME, e.g. regularizer/clip, or --all"),
         (["regularizer/clip", "regularizer.clip.lo=1"], "regularizer.clip.lo: no such key; did you mean low?"),
         (["regularizer/clip", "regularizer.clip.low=2"], "regularizer.clip.low=2.0: it must lie in [0, 1]"),
@@ -236,6 +239,90 @@ def test_plugin_from_an_empty_folder(tmp_path: Path):
     assert "a pull of -" in both.stdout
     assert both.stdout.splitlines()[-1].startswith("1 of 2 parts are sound")
     assert both.stdout.splitlines()[-1].endswith("NOT sound: regularizer/wrong_way")
+
+
+def test_a_part_whose_file_lies_here_is_not_taken_for_a_slip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "dual_clipp.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "regularizer/dual_clipp"]) == 2
+    assert "if dual_clipp.py registers it, add plugins=[dual_clipp.py]" in capsys.readouterr().err
+
+
+SLIPS = """
+from dataclasses import dataclass
+from rlfw import functional as F
+from rlfw import register
+from rlfw.interfaces import Surrogate
+
+@register("regularizer", "reads_entropy")
+@dataclass
+class ReadsEntropy(Surrogate):
+    needs = frozenset({"ratio"})
+
+    def __call__(self, new, batch):
+        return F.exp_ratio(new.log_ratio) * batch.advantages * (1 + new.entropy.detach())
+
+@register("regularizer", "reads_ratio")
+@dataclass
+class ReadsRatio(Surrogate):
+    def __call__(self, new, batch):
+        return F.exp_ratio(new.log_ratio) * batch.advantages
+
+@register("regularizer", "attached")
+@dataclass
+class Attached(Surrogate):
+    needs = frozenset({"ratio"})
+
+    def __call__(self, new, batch):
+        return F.exp_ratio(new.log_ratio) * batch.advantages * new.logprobs
+
+@register("regularizer", "slip")
+@dataclass
+class Slip(Surrogate):
+    needs = frozenset({"ratio"})
+
+    def __call__(self, new, batch):
+        return F.exp_ratio(new.log_ratios)
+
+@register("regularizer", "row_sum")
+@dataclass
+class RowSum(Surrogate):
+    def __call__(self, new, batch):
+        return batch.on_mask(new.logprobs * batch.advantages).sum(1)
+
+@register("regularizer", "counts")
+@dataclass
+class Counts(Surrogate):
+    needs = frozenset({"ratio"})
+
+    def __post_init__(self):
+        self.calls = 0
+
+    def __call__(self, new, batch):
+        self.calls += 1
+        return F.exp_ratio(new.log_ratio) * batch.advantages / self.calls
+"""
+
+
+def test_slips_of_a_first_part_are_told_in_words_that_lead_to_them(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(SLIPS)
+    done = command(tmp_path, "plugins=[mine.py]", "--json")
+    first = {}
+    for report in json.loads(done.stdout):
+        first[report["name"]] = next(result for result in report["results"] if result["verdict"] == "failed")
+    for name, check_, words in (
+        ("reads_entropy", "needs", 'reads new.entropy but does not declare it: add "entropy" to needs'),
+        ("reads_ratio", "needs", 'reads new.log_ratio but does not declare it: add "ratio" to needs'),
+        ("attached", "push", "what multiplies it carries a gradient: detach it"),
+        ("slip", "shapes", "'Current' object has no attribute 'log_ratios'; at `return F.exp_ratio(new.log_ratios)`"),
+        ("row_sum", "shapes", "return a number for each step"),
+        ("counts", "memory", "its calls change self.calls"),
+    ):
+        assert first[name]["name"] == check_
+        assert words in first[name]["words"]
+    assert "raised an error" in first["slip"]["why"]
 
 
 def test_plugin_that_fails_to_import_is_named_with_its_line(tmp_path: Path):

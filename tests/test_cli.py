@@ -162,7 +162,9 @@ def test_multirun_makes_a_folder_a_job(tmp_path: Path) -> None:
     done = rlfw("train", "-m", *SMALL, "iterations=1", "seed=0,1", "regularizer=clip,none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     runs = [path.parent for path in (tmp_path / "runs").rglob("metrics.jsonl")]
-    assert len(runs) == 4
+    (sweep,) = (tmp_path / "runs" / "multirun").iterdir()
+    assert sorted(runs) == [sweep / str(job) for job in range(4)]
+    assert f"rlfw report {sweep}" in done.stdout
     configs = [OmegaConf.load(run / "config.yaml") for run in runs]
     assert {(cfg.seed, len(cfg.regularizer)) for cfg in configs} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 

@@ -138,6 +138,11 @@ def test_the_pipeline_in_its_order() -> None:
     assert "ρ_t ← ρ_t - 0.05 k1(ℓ_old - ℓ_ref)" in text
 
 
+def test_the_env_goes_by_the_name_that_was_typed() -> None:
+    assert "from env=reverse\n" in explain(["algorithm=grpo", "env=reverse"])
+    assert "from env=cartpole\n" in explain(["algorithm=grpo", "env=cartpole"])
+
+
 def test_a_single_step_is_its_own_old_policy() -> None:
     assert "ℓ_old is ℓ itself" in explain(["algorithm=dr_grpo"])
     assert "ℓ_old is ℓ itself" not in explain(["algorithm=dr_grpo", "epochs=2"])
@@ -257,7 +262,9 @@ def test_a_part_without_a_formula_is_explained_by_its_sentence(plugin: str) -> N
 
 def test_a_further_instance_goes_by_its_own_name() -> None:
     words = ["algorithm=grpo", "+regularizer@regularizer.far=kl", "regularizer.far.coef=9"]
-    loss = section(explain(words), "Loss")
+    text = explain(words)
+    assert text.startswith("algorithm=grpo env=cartpole +regularizer@regularizer.far=kl regularizer.far.coef=9\n")
+    loss = section(text, "Loss")
     assert "+ 0.04 k3(ℓ - ℓ_ref) regularizer=kl" in loss
     assert "+ 9 k3(ℓ - ℓ_ref) ] regularizer.far (kl)" in loss
 

@@ -147,6 +147,8 @@ def test_a_run_without_any_whole_checkpoint_is_refused(tmp_path: Path) -> None:
         (["iterations=many"], "iterations"),
         (["iterations=0"], "iterations=0: it must be at least 1"),
         (["total_steps=100", "iterations=3"], "not both"),
+        (["iterations=1"], "iterations=1: 1 are done already; give a larger one"),
+        (["total_steps=72"], "total_steps=72: 72 are done already"),
     ],
 )
 def test_what_cannot_change_is_refused_by_name(words: list[str], message: str, tmp_path: Path) -> None:
@@ -155,6 +157,14 @@ def test_what_cannot_change_is_refused_by_name(words: list[str], message: str, t
     with pytest.raises(UserError, match=message):
         rlfw.train([f"resume={run}", *words])
     assert rows(run) == before
+
+
+def test_a_run_with_nothing_left_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = rlfw.train([*RUNS["ppo"], *EVERY, "iterations=1", f"out={tmp_path / 'run'}"])
+    before = files(run)
+    rlfw.train([f"resume={run}"])
+    assert "the budget is spent (iterations=1): nothing is left to do" in capsys.readouterr().err
+    assert files(run) == before
 
 
 def test_no_run_to_resume(tmp_path: Path) -> None:

@@ -158,12 +158,27 @@ def test_a_dumped_minibatch_fed_to_probe_gives_its_loss(tmp_path: Path) -> None:
         "grpo": ["algorithm=grpo", *TEXT, "dump=2"],
         "ppo": [*PPO, "dump=3"],
         "rows": [*GRPO, "epochs=2", "num_minibatches=3", "regularizer=[clip,kl,entropy]", "dump=2"],
+        "weighed": [*GRPO, "num_minibatches=3", "weight=[length,top_entropy,truncated]", "dump=1"],
+        "greedy": ["algorithm=remax", *TEXT, "dump=1"],
+        "named": ["algorithm=gdpo", *TEXT, "reward.decoupled.weights={exact: 1}", "dump=1"],
     }
     for name, words in cases.items():
         run = train(tmp_path / name, *words)
         loss = json.loads((run / "minibatch.json").read_text())["loss"]
         found = rlfw.probe(words, **load_file(run / "minibatch.safetensors"))
         assert float(found.loss) == pytest.approx(loss, abs=1e-6), name
+
+
+def test_a_sequence_of_one_step_has_a_kl_to_the_reference(tmp_path: Path) -> None:
+    """Rows that are whole episodes of one step each, beside the layout of single steps."""
+    words = ["algorithm=grpo", *(word for word in TEXT if not word.startswith("warmup")), "warmup.steps=0"]
+    run = train(tmp_path / "run", *words, "env.tasks.max_new_tokens=1", "num_minibatches=2")
+    assert all("objective/kl" in row for row in metrics(run))
+
+
+def test_a_recipe_of_named_rewards_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"reward=decoupled reads reward functions by name and env=.* has none"):
+        train(tmp_path / "run", "algorithm=gdpo", "env=cartpole", "iterations=1")
 
 
 def test_target_kl_ends_the_epochs(tmp_path: Path) -> None:

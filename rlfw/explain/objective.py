@@ -24,7 +24,7 @@ class Formulas:
     def __init__(self, cfg: DictConfig, composition: Composition) -> None:
         self.cfg, self.composition = cfg, composition
         self.controllers: Mapping[str, Controller] = {
-            name: registry.build("controller", node) for name, node in cfg.controller.items()
+            name: registry.build("controller", node, instance=name) for name, node in cfg.controller.items()
         }
         (self.optimizer,) = (registry.build("optimizer", node) for node in cfg.optimizer.values())
 

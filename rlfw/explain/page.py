@@ -142,12 +142,15 @@ def _part(axis: str, name: str) -> str:
     return f"{head}<br>\n  {' '.join(told)}"
 
 
-# What must be given to make a part at all; nothing of it is printed.
+# What must be given to make a part at all, or to see all of its formula; nothing of it is printed.
 GIVEN: dict[str, Any] = {
     "reward.weighted.weights": {"": 1.0},
     "controller.adaptive_entropy.target": 1.0,
     "controller.adaptive_kl.target": 1.0,
     "controller.critic_warmup.iterations": 1,
+    "optimizer.adam.weight_decay": 0.01,
+    "optimizer.rmsprop.momentum": 0.9,
+    "optimizer.sgd.momentum": 0.9,
 }
 
 
@@ -155,7 +158,7 @@ def example(axis: str, name: str) -> Part:
     """The part as it is registered, with its defaults."""
     defaults = {key: default for key, (_, default) in registry.entry(axis, name).keys.items()}
     keys = {key: GIVEN.get(f"{axis}.{name}.{key}", default) for key, default in defaults.items()}
-    wires = {"gamma": 1.0, "max_steps": LONGEST, "streams": Streams(0)}
+    wires: dict[str, Any] = {"gamma": 1.0, "max_steps": LONGEST, "streams": Streams(0)}
     part: Part = registry.build(axis, {"part": name, **keys}, **wires)
     return part
 
@@ -169,7 +172,8 @@ def _recipes() -> Iterator[str]:
     known = recipes()
     yield "## Recipes\n"
     yield "The published algorithms as compositions, the oldest first. A recipe owns its parts, their coefficients,"
-    yield "epochs, minibatches and the size of a group; policy, learning rate, gamma and volume are the env's.\n"
+    yield "epochs, minibatches and the size of a group; policy, learning rate, gamma and volume are the env's."
+    yield "Groups are of 8 rows, of 4 for RLOO; some papers take more (GRPO 64, DAPO 16).\n"
     yield "| | " + " | ".join(COLUMNS) + " | steps |"
     yield "|---" * (len(COLUMNS) + 2) + "|"
     yield from (_row(recipe) for recipe in known)

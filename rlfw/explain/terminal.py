@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlfw import config, effects, notes, registry
 from rlfw.composition import Composition
@@ -28,7 +28,6 @@ def explain(words: Sequence[str]) -> str:
     """The composition of these overrides; UserError where one is wrong or the composition impossible."""
     cfg = config.compose(words)
     effects.check(cfg, words)
-    typed = dict(config.typed_overrides(words))
     (env_node,) = cfg.env.values()
     streams = Streams(cfg.seed)
     env: Env = registry.build("env", env_node, gamma=cfg.gamma, streams=streams)
@@ -38,15 +37,17 @@ def explain(words: Sequence[str]) -> str:
         composition.check_scores(env.name, env.score_names)
     finally:
         env.close()
-    return Explanation(cfg, composition, env, typed).text()
+    return Explanation(cfg, composition, words).text()
 
 
 class Explanation(Formulas):
     """What there is to say of one composition on one env."""
 
-    def __init__(self, cfg: DictConfig, composition: Composition, env: Env, typed: dict[str, Any]) -> None:
+    def __init__(self, cfg: DictConfig, composition: Composition, words: Sequence[str]) -> None:
         super().__init__(cfg, composition)
-        self.env, self.typed = env, typed
+        overrides = config.typed_overrides(words)
+        typed = dict(overrides)
+        self.typed = [word for word, (key, _) in zip(words, overrides, strict=True) if key not in ("algorithm", "env")]
         self.algorithm, self.preset = recipes.chosen("algorithm", typed), recipes.chosen("env", typed)
         own = recipes.composed(cfg)
         leaves = {leaf for key, value in typed.items() for leaf in config.leaves(key, value)}
@@ -70,8 +71,7 @@ class Explanation(Formulas):
         return "\n\n".join("\n".join([title] * bool(title) + lines) for title, lines in sections if lines)
 
     def title(self) -> list[str]:
-        words = [f"algorithm={self.algorithm}", f"env={self.preset}"]
-        words += [f"{key}={_word(value)}" for key, value in self.typed.items() if key not in ("algorithm", "env")]
+        words = [f"algorithm={self.algorithm}", f"env={self.preset}", *self.typed]
         return [*_wrapped(" ".join(words), 0, 2), "", *_wrapped(self.summary, 0, 0)]
 
     @property
@@ -84,7 +84,7 @@ class Explanation(Formulas):
         """(stage, what happens, by which part) in the order of an iteration."""
         cfg, composition = self.cfg, self.composition
         yield "sample", self.short(composition.sampler), self.name(composition.sampler)
-        yield "", f"from env={self.env.name}", ""
+        yield "", f"from env={self.preset}", ""
         if "greedy_returns" in composition.needs:
             yield "", "beside each group one greedy episode from its start", self._asking("greedy_returns")
         yield from (("score" if i == 0 else "", *row) for i, row in enumerate(self.scoring()))
@@ -165,10 +165,6 @@ class Explanation(Formulas):
 
     def notes(self) -> list[str]:
         return notes.idle(self.cfg, self.composition, self.controllers.values())
-
-
-def _word(value: Any) -> str:
-    return f"[{','.join(map(_word, value))}]" if isinstance(value, list) else recipes.shown(value)
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _nonempty(mask: Tensor) -> Tensor:
-    """[B] float: 1 where a row has any step."""
+    """[B] bool: the row has any step."""
     return mask.any(1)
 
 
@@ -40,7 +40,7 @@ def sequence_mean(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def prompt_mean(mask: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
     """1 / (P n_p): the mean over the P prompts (groups) of each prompt's mean over all its n_p steps."""
-    index, N = group_index(group)
-    steps = group_sum(mask.sum(1).to(dtype), index, N)  # [N]
+    index, num_groups = group_index(group)
+    steps = group_sum(mask.sum(1).to(dtype), index, num_groups)  # [P]
     prompts = (steps > 0).sum().clamp(min=1)
     return mask.to(dtype) / (prompts * steps.clamp(min=1))[index][:, None]

@@ -38,6 +38,7 @@ class Reward(Part, ABC):
 
     replaces: ClassVar[bool] = False  # True: it does not start from batch.rewards, so it stands first
     scores: frozenset[str] = frozenset()  # the env's reward functions that it reads by name
+    reads_scores: ClassVar[bool] = False  # True: it reads those that there are, so the env must have some
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:

@@ -8,7 +8,7 @@ import yaml
 
 from rlfw import registry
 from rlfw.errors import UserError
-from rlfw.study.settings import APART
+from rlfw.study.settings import flattened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,26 +29,7 @@ def read(run: Path) -> dict[str, Any]:
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or "seed" not in found:
         raise UserError(f"{file} is not the configuration of a run")
-    flat: dict[str, Any] = {}
-    for key, value in found.items():
-        if key in APART:
-            continue
-        if key in registry.AXES:
-            flat[key] = [name if node["part"] == name else f"{name}:{node['part']}" for name, node in value.items()]
-            flat[key] = flat[key] or "none"
-            if key in registry.SINGLE:
-                flat[key] = flat[key][0]
-            for name, node in value.items():
-                flat |= _leaves(f"{key}.{name}", {inner: x for inner, x in node.items() if inner != "part"})
-        else:
-            flat |= _leaves(key, value)
-    return flat
-
-
-def _leaves(path: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    return {leaf: x for key, inner in value.items() for leaf, x in _leaves(f"{path}.{key}", inner).items()}
+    return {key: value or "none" if key in registry.LISTS else value for key, value in flattened(found).items()}
 
 
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:

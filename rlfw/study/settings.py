@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 from rlfw import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from omegaconf import DictConfig
 
 # Where a run is written, how it is shown, how it is saved and shared out: nothing that training or evaluation read.
@@ -56,11 +58,15 @@ def _default(cfg: DictConfig, key: str) -> Any:
 
 
 def _flat(cfg: DictConfig) -> dict[str, Any]:
-    """axis -> its part or parts; axis.part.key and every root key -> its value."""
-    found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    found: Any = OmegaConf.to_container(cfg, resolve=True)
+    return {key: value for key, value in flattened(found).items() if key != "seed"}
+
+
+def flattened(found: Mapping[str, Any]) -> dict[str, Any]:
+    """axis -> its part, or the list of them; axis.part.key and every root key -> its value."""
     flat: dict[str, Any] = {}
     for key, value in found.items():
-        if key in APART or key == "seed":
+        if key in APART:
             continue
         if key in registry.AXES:
             parts = [name if node["part"] == name else f"{name}:{node['part']}" for name, node in value.items()]

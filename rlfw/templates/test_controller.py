@@ -1,12 +1,17 @@
-"""my_part turns a knob as was worked out by hand."""
+"""my_part keeps its axis's promises, and turns a knob as was worked out by hand."""
 
 from pathlib import Path
 
 import pytest
 from rlfw import build, config
 from rlfw.knobs import Controls, Knobs
+from rlfw.testing import check_part
 
 PLUGIN = f"plugins=['{Path(__file__).with_name('my_part.py')}']"
+
+
+def test_my_part_keeps_the_promises_of_its_axis() -> None:
+    check_part("controller/my_part", [PLUGIN])
 
 
 def test_my_part_by_hand() -> None:

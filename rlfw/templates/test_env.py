@@ -1,11 +1,16 @@
-"""my_part pays what was worked out by hand."""
+"""my_part keeps its axis's promises, and pays what was worked out by hand."""
 
 from pathlib import Path
 
 from rlfw import build, config
 from rlfw.seeding import Streams
+from rlfw.testing import check_part
 
 PLUGIN = f"plugins=['{Path(__file__).with_name('my_part.py')}']"
+
+
+def test_my_part_keeps_the_promises_of_its_axis() -> None:
+    check_part("env/my_part", [PLUGIN])
 
 
 def test_my_part_by_hand() -> None:

@@ -1,11 +1,16 @@
-"""my_part takes a step that can be foretold."""
+"""my_part keeps its axis's promises, and takes a step that can be foretold."""
 
 from pathlib import Path
 
 import torch
 from rlfw import build, config
+from rlfw.testing import check_part
 
 PLUGIN = f"plugins=['{Path(__file__).with_name('my_part.py')}']"
+
+
+def test_my_part_keeps_the_promises_of_its_axis() -> None:
+    check_part("optimizer/my_part", [PLUGIN])
 
 
 def test_my_part_steps_against_the_gradient() -> None:

@@ -1,10 +1,11 @@
-"""my_part asks an env for what was worked out by hand."""
+"""my_part keeps its axis's promises, and asks an env for what was worked out by hand."""
 
 from pathlib import Path
 from typing import Any
 
 from rlfw import build, config
 from rlfw.interfaces import EpisodeGroups
+from rlfw.testing import check_part
 
 PLUGIN = f"plugins=['{Path(__file__).with_name('my_part.py')}']"
 
@@ -14,6 +15,10 @@ class Asked:
 
     def collect(self, request: Any, actor: Any) -> Any:
         return request
+
+
+def test_my_part_keeps_the_promises_of_its_axis() -> None:
+    check_part("sampler/my_part", [PLUGIN])
 
 
 def test_my_part_by_hand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlfw import config, registry
@@ -33,6 +34,7 @@ EVERY = (*LEARNING, "penalty")
 CHECKS: tuple[tuple[Callable[[Any], Result], tuple[str, ...]], ...] = (
     (invariance.needs, EVERY),
     (invariance.shapes, EVERY),
+    (invariance.memory, EVERY),
     (invariance.padding, EVERY),
     (invariance.order, EVERY),
     (invariance.groups, CREDIT),
@@ -40,7 +42,6 @@ CHECKS: tuple[tuple[Callable[[Any], Result], tuple[str, ...]], ...] = (
     (invariance.single_steps, EVERY),
     (invariance.determinism, EVERY),
     (invariance.untouched, EVERY),
-    (invariance.memory, EVERY),
     (gradients.first_minibatch, EVERY),
     (gradients.finite_differences, LOSS),
     (gradients.where_it_goes, LOSS),
@@ -76,6 +77,7 @@ CHECKS: tuple[tuple[Callable[[Any], Result], tuple[str, ...]], ...] = (
     (envs.goes_on, ("env",)),
     (envs.evaluates_aside, ("env",)),
 )
+CRASH = "The part raised an error on an ordinary batch, as it would in a run: there are no numbers to look at."
 STOPS = ("needs", "shapes")  # behind a failure of these no other number means anything
 
 
@@ -139,9 +141,18 @@ def _run(function: Callable[[Any], Result], under_test: Any) -> Result:
     except (UserError, RunError) as error:
         result = failed(f"it refuses an ordinary batch: {error}")
     except Exception as error:  # a fault of the part under test is what the battery looks for
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        result = failed(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})")
+        result = replace(failed(_crash(under_test, error)), why=CRASH)
+        return replace(result, name=function.__name__)
     return replace(result, name=function.__name__, why=function.__doc__ or "")
+
+
+def _crash(under_test: Any, error: Exception) -> str:
+    """What was raised, and the line of the part's own file on the way there, or the last line of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = registry.entry(under_test.axis, str(under_test.node["part"])).place if "part" in under_test.node else ""
+    own = [frame for frame in frames if frame.filename == place.rpartition(":")[0]]
+    frame = own[-1] if own else frames[-1]
+    return f"{type(error).__name__}: {error}; at `{frame.line}` ({frame.filename}, line {frame.lineno})"
 
 
 def check_part(part: str, overrides: Sequence[str] = ()) -> Report:
@@ -159,12 +170,27 @@ def split(part: str) -> tuple[str, str]:
     registry.load_components()
     axis, sign, name = part.replace("=", "/", 1).partition("/")
     if not sign or not name:
-        raise UserError(f"check takes AXIS/NAME, e.g. regularizer/clip; got {part}")
+        raise UserError(f"check takes AXIS/NAME, e.g. regularizer/clip; got {part}{_meant(part)}")
+    if axis == "algorithm":
+        raise UserError(f"{part} is a recipe: rlfw explain algorithm={name} shows it; check takes its parts, AXIS/NAME")
     if axis not in registry.AXES:
         raise UserError(f"no such axis: {axis}{registry.suggest(axis, registry.AXES)}")
     if name not in registry.presets("env") or axis != "env":
+        file = Path(f"{name}.py")
+        if name not in registry.names(axis) and file.is_file():
+            raise UserError(f"{axis}={name}: no such part; if {file} registers it, add plugins=[{file}]")
         registry.entry(axis, name)
     return axis, name
+
+
+def _meant(word: str) -> str:
+    """What a person may have meant by one word."""
+    if word.endswith(".py"):
+        return f": write plugins=[{word}]"
+    if word in registry.presets("algorithm"):
+        return f", a recipe: rlfw explain algorithm={word} shows it"
+    found = [part for part in parts() if part.partition("/")[2] == word]
+    return f": write {' or '.join(found)}" if found else ""
 
 
 def parts() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlfw.rollout import ABSENT, Current
 
@@ -15,8 +15,27 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 
-def call(subject: Subject, assembled: Assembled, case: Case) -> dict[str, Tensor]:
-    """What the part returns, by name; ``case`` may be credited or not."""
+class Heard(Current):
+    """What the policy says now, with a memory of which of its fields were read."""
+
+    def __init__(self, reads: set[str], *fields: Any) -> None:
+        super().__init__(*fields)
+        object.__setattr__(self, "reads", reads)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("log_ratio", "entropy", "values"):
+            object.__getattribute__(self, "reads").add(name)
+        return object.__getattribute__(self, name)
+
+
+Heard.__name__ = Current.__name__  # for the error that a slip in a field's name raises
+
+
+def call(subject: Subject, assembled: Assembled, case: Case, reads: set[str] | None = None) -> dict[str, Tensor]:
+    """What the part returns, by name; ``case`` may be credited or not.
+
+    ``reads`` gets the names of what a regularizer reads of ``new``.
+    """
     composition, part = assembled.composition, assembled.part
     batch = case.batch
     if subject.axis not in ("reward", "baseline") and batch.advantages is None:
@@ -41,5 +60,6 @@ def call(subject: Subject, assembled: Assembled, case: Case) -> dict[str, Tensor
         found = part(scored.logprobs, seen)
         return {} if found is None else {"the log-ratio": found}
     log_ratio = composition.ratio(scored.logprobs, composition._seen(batch, composition.ratio))
-    new = Current(scored.logprobs, ABSENT if log_ratio is None else log_ratio, scored.entropy, scored.values)
+    fields = scored.logprobs, ABSENT if log_ratio is None else log_ratio, scored.entropy, scored.values
+    new = Heard(set() if reads is None else reads, *fields)
     return {"the objective" if subject.kind == "surrogate" else "the penalty": part(new, seen)}

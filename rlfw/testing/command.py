@@ -77,9 +77,9 @@ def _show(reports: list[Report], left_out: int, *, as_json: bool, why: bool) -> 
 
 
 def _is_override(word: str) -> bool:
-    """plugins=... and axis.part.key=VALUE; axis=name is a part."""
+    """plugins=... and axis.part.key=VALUE; axis=name is a part, algorithm=name one who took a recipe for it."""
     key, sign, _ = word.partition("=")
-    return bool(sign) and key not in registry.AXES and "/" not in key
+    return bool(sign) and key not in (*registry.AXES, "algorithm") and "/" not in key
 
 
 def _of_files(files: Sequence[str]) -> list[str]:

@@ -135,7 +135,11 @@ def push(subject: Subject) -> Result:
     start, astray, ahead = (_push(subject, factor) for factor in (1.0, 1.5, 1 / 1.5))
     for sign, word in ((1, "A > 0"), (-1, "A < 0")):
         if not start[sign] > 0:
-            return failed(f"{word}, and the policy has not moved: the step is pushed by {start[sign]:.3g} A, not by A")
+            held = "; the push is linear in log pi, so what multiplies it carries a gradient: detach it"
+            return failed(
+                f"{word}, and the policy has not moved: the step is pushed by {start[sign]:.3g} A, not by A"
+                + held * _weighs_by_itself(subject)
+            )
         led, goes_on = astray[sign], ahead[sign]
         if led < 0 or (led == 0 and goes_on > 0):
             return failed(
@@ -153,6 +157,17 @@ def push(subject: Subject) -> Result:
         f"wrong way by a factor of 1.5: {astray[1]:.3g} A and {astray[-1]:.3g} A; the right way: {ahead[1]:.3g} A and "
         f"{ahead[-1]:.3g} A; without a signal not at all"
     )
+
+
+def _weighs_by_itself(subject: Subject) -> bool:
+    """Before any step push / A is a + b log pi: a ratio beside log pi that is not detached."""
+    assembled, case = subject.compose({"baseline": "group_mean"}), subject.case(moved=False)
+    credited = run(assembled, case, backward=False)
+    gradient = _gradient(assembled, case, "policy")["logprobs"]
+    slope = (-gradient / (credited.coefficients * credited.advantages))[case.cells]
+    line = torch.stack([torch.ones_like(slope), case.logprobs[case.cells]], 1)
+    fit = torch.linalg.lstsq(line, slope[:, None]).solution
+    return bool(fit[1].abs() > 1e-3) and bool(((line @ fit)[:, 0] - slope).abs().max() < 1e-6)
 
 
 def _push(subject: Subject, astray: float) -> dict[int, float]:

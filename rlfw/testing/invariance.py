@@ -23,6 +23,8 @@ from .cases import Watched, distance, run
 from .report import Result, failed, passed, skipped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .cases import Case, Outcome
     from .subject import Subject
 
@@ -39,11 +41,14 @@ def needs(subject: Subject) -> Result:
         loss = outcome.losses[0]
         assembled.composition.metrics(loss.new.detach(), loss.batch)
     except AttributeError as error:
-        if "does not declare it" in str(error):
-            return failed(str(error))
-        return skipped("it does not run: see shapes")
-    except Exception:  # any fault of a part is for the next check to name
-        return skipped("it does not run: see shapes")
+        undeclared = str(error) if "does not declare it" in str(error) else _undeclared(subject)
+        return failed(undeclared) if undeclared else skipped("it does not run: see shapes")
+    except Exception:  # any other fault of a part is for the next check to name
+        undeclared = _undeclared(subject)
+        return failed(undeclared) if undeclared else skipped("it does not run: see shapes")
+    undeclared = _undeclared(subject, {"ratio": "none"}) if subject.axis == "regularizer" else ""
+    if undeclared:
+        return failed(undeclared)
     read = {"values" if name == "old_values" else name for name in reads.get(subject.title, set())}
     idle = sorted((subject.needs & ON_DEMAND) - read - {"entropy"})  # a loss takes it from `new`
     if subject.kind in ("critic", "ratio"):  # the critic's loss reads it there too; old_logprobs is the composition's
@@ -52,6 +57,29 @@ def needs(subject: Subject) -> Result:
     if idle:
         words += f"; {listed(idle)} stayed unread under these settings, and the trainer computes it all the same"
     return passed(words)
+
+
+def _undeclared(subject: Subject, neighbours: Mapping[str, str] | None = None) -> str:
+    """The field of ``new`` that a regularizer reads without its word, and cannot do without; else nothing."""
+    if subject.axis != "regularizer":
+        return ""
+    reads: set[str] = set()
+    try:
+        call(subject, subject.compose(neighbours), subject.case(), reads)
+    except (UserError, RunError):
+        return ""
+    except Exception:  # None where the part took a number for granted
+        for name, words in {
+            "log_ratio": ("ratio", "step_ratio"),
+            "entropy": ("entropy",),
+            "values": ("values",),
+        }.items():
+            if name in reads and subject.needs.isdisjoint(words):
+                return (
+                    f'{subject.title} reads new.{name} but does not declare it: add "{words[0]}" to needs '
+                    f"(without the word it is None{', e.g. under ratio=none' if name == 'log_ratio' else ''})"
+                )
+    return ""
 
 
 def shapes(subject: Subject) -> Result:
@@ -64,7 +92,10 @@ def shapes(subject: Subject) -> Result:
         answer = call(subject, subject.compose(), case)
         for name, tensor in answer.items():
             if tuple(tensor.shape) != (B, T):
-                return failed(f"{name} has shape {list(tensor.shape)}, expected [B, T] = {[B, T]}")
+                less = (
+                    "; return a number for each step: aggregation sums them up" if subject.axis == "regularizer" else ""
+                )
+                return failed(f"{name} has shape {list(tensor.shape)}, expected [B, T] = {[B, T]}{less}")
             if tensor.is_floating_point() and tensor.dtype != dtype:
                 return failed(f"{name} is {tensor.dtype} for a batch of {dtype}")
             bad = case.batch.mask & ~tensor.isfinite()
@@ -202,11 +233,22 @@ def memory(subject: Subject) -> Result:
     alone, _ = run(fresh, second).differs(expected, second.cells)
     if gap != 0:
         kept = f"state_dict() holds {listed(list(state))}" if state else "state_dict() is empty"
+        born = vars(subject.compose().part)
+        moved = [f"self.{key}" for key, value in vars(lived.part).items() if not _same(value, born.get(key))]
+        kept += f", and its calls change {listed(moved)}" * bool(moved)
         return failed(f"a save and a load move {where} of the next batch by {gap:.2g}; {kept}")
     if not state:
         return passed("it has no memory: a fresh one goes on as well")
     what = "and without it the second batch would differ" if alone else "though this batch would not have shown it"
     return passed(f"saved and loaded, it goes on exactly; it keeps {listed(list(state))}, {what}")
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Equal as far as it can be told; what is neither plain nor a tensor, such as streams, is taken for equal."""
+    if isinstance(one, Tensor) or isinstance(two, Tensor):
+        return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
+    plain = (bool, int, float, str, list, tuple, dict, set, type(None))
+    return not (isinstance(one, plain) and isinstance(two, plain)) or repr(one) == repr(two)
 
 
 def groups(subject: Subject) -> Result:

@@ -34,6 +34,19 @@ def test_weight_decay_is_decoupled_from_the_gradient():
     assert steps("adam", [0], weight_decay=0.5) == pytest.approx([1 - 0.1 * 0.5])
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "without"),
+    [
+        ("adam", "weight_decay", "θ ← θ - lr m̂ / (√v̂ + {eps}), moments of decay {beta1} and {beta2}, unbiased"),
+        ("rmsprop", "momentum", "θ ← θ - lr ∇ / (√v + {eps}), v ← {alpha} v + (1 - {alpha}) ∇²"),
+        ("sgd", "momentum", "θ ← θ - lr ∇"),
+    ],
+)
+def test_the_formula_has_no_term_that_is_zero(part: str, key: str, without: str):
+    assert rlfw.build("optimizer", {"part": part}).formula == without
+    assert f"{{{key}}}" in rlfw.build("optimizer", {"part": part, key: 0.5}).formula
+
+
 def test_rmsprop():
     """v = 0.99 * 0 + 0.01 * 4; the step is lr * 2 / (sqrt(v) + eps)."""
     assert steps("rmsprop", [2], eps=0.1) == pytest.approx([1 - 0.1 * 2 / (math.sqrt(0.04) + 0.1)])

@@ -146,6 +146,15 @@ def test_nll_is_the_mean_over_the_steps_of_the_rows_that_paid(threshold: float, 
     torch.testing.assert_close(found.gradient, -0.5 * paid.double() / max(int(paid.sum()), 1))
 
 
+def test_nll_keeps_float64():
+    """N / N₊ = 7 / 3 is no number of float32."""
+    given = {"rewards": [1.0] * 3 + [0.0] * 4, "mask": [[1]] * 7, "group": [0] * 7}
+    logprobs = torch.full((7, 1), -1.0, dtype=torch.float64)
+    given |= {"logprobs": logprobs, "old_logprobs": logprobs, "advantages": torch.zeros(7, 1, dtype=torch.float64)}
+    found = probed(["ratio=none", "regularizer=nll", "regularizer.nll.coef=1"], **given)
+    assert float(found.loss) == pytest.approx(1, abs=1e-15)
+
+
 @pytest.mark.parametrize("part", ["kl_cov", "nll"])
 def test_statistics_of_the_optimizer_batch_refuse_micro_batches(part: str):
     assert "whole_batch" in rlfw.build("regularizer", {"part": part}).needs

@@ -207,7 +207,7 @@ def test_equal_opinions_are_no_signal():
 def test_functions_that_are_not_there_are_refused():
     with pytest.raises(rlfw.UserError, match="reward=decoupled: env=probe has no reward function wrong"):
         row_rewards(["reward=decoupled", "reward.decoupled.weights={wrong: 1}"], [1] * 4, rewards=TWO)
-    with pytest.raises(rlfw.UserError, match="reward=decoupled compares reward functions by name"):
+    with pytest.raises(rlfw.UserError, match="reward=decoupled reads reward functions by name and env=probe has none"):
         row_rewards(["reward=decoupled"], [1] * 4)
     with pytest.raises(rlfw.UserError, match="reward=decoupled replaces the rewards"):
         row_rewards(["reward=[clip,decoupled]"], [1] * 4, rewards=TWO)
