@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import hydra
@@ -18,6 +17,8 @@ from rlfw import config
 from rlfw.errors import UserError, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omegaconf import DictConfig
 
 
@@ -41,7 +42,7 @@ def multirun(words: list[str], *, debug: bool = False) -> int:
     _check_flags(words)
     words = config.prepare_for(words)
     codes: list[int] = []
-    sweeps: set[Path] = set()  # the folder of the jobs' runs, once there is one
+    sweeps: set[Path] = set()  # the folder of the sweep, once a job has run there
 
     @hydra.main(version_base="1.3", config_path="pkg://rlfw.conf", config_name="config")
     def job(cfg: DictConfig) -> str | None:
@@ -51,10 +52,12 @@ def multirun(words: list[str], *, debug: bool = False) -> int:
         overrides = list(hydra_cfg.overrides.task)
         try:
             cfg = config.settle(cfg, overrides)
-            if cfg.out is None and hydra_cfg.mode == RunMode.MULTIRUN:
+            swept = cfg.out is None and hydra_cfg.mode == RunMode.MULTIRUN
+            if swept:
                 cfg.out = hydra_cfg.runtime.output_dir
             path = run(cfg, overrides)
-            sweeps.add(path.parent)
+            if swept:
+                sweeps.add(path.parent)
             if interrupted(path) is not None:
                 raise KeyboardInterrupt
             return str(path)
