@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlfw.interfaces import Aggregation, Baseline, Normalize, Ratio, Reward, Sampler, Weight
+    from rlfw.interfaces import Aggregation, Baseline, Env, Normalize, Ratio, Reward, Sampler, Weight
     from rlfw.seeding import Streams
 
 ALGORITHM_AXES = ("sampler", "reward", "baseline", "normalize", "ratio", "regularizer", "weight", "aggregation")
@@ -51,6 +51,7 @@ class Composition:
     """One part on each axis of the algorithm."""
 
     def __init__(self, cfg: Mapping[str, Any], *, gamma: float, max_steps: int | None, streams: Streams) -> None:
+        self.max_steps = max_steps  # of the env's longest row; None: it has no limit, or is not known
         wires = {"gamma": gamma, "max_steps": max_steps, "streams": streams}
         self.parts: dict[str, Part] = {}  # "axis.name" -> part, in the order of the pipeline
         self.names: dict[int, str] = {}  # id of a part -> how a person writes it
@@ -115,6 +116,15 @@ class Composition:
             one_of(f"the network of {self.names[id(self.critic)]}", self.critic.network, ("own", "head"))
         if "values" in self.needs and self.critic is None:
             raise UserError(f"{self.needing('values')} reads values, which a critic gives: set baseline=critic")
+
+    def check_env(self, env: Env) -> None:
+        """Refuse a sampler or parts that ask for what ``env`` cannot give."""
+        self.check_sampler()
+        self.check_scores(env.name, env.score_names)
+        if "greedy_returns" in self.needs:
+            env.check_greedy()
+        if env.whole_episodes_only and not self.sampler.whole_episodes:
+            raise UserError(f"env={env.name} gives whole episodes alone: set sampler=episodes")
 
     def check_scores(self, env: str, names: Sequence[str]) -> None:
         """Refuse a reward part that reads what the env does not score."""

@@ -45,7 +45,7 @@ class Guard:
         self.skipped += 1
         self.in_a_row += 1
         if self.skipped == 1:
-            dump(self.folder.path, minibatch, losses, f"nonfinite-{iteration}")
+            dump(self.folder.path, self.composition, minibatch, losses, f"nonfinite-{iteration}")
         if self.in_a_row >= PATIENCE:
             raise RunError(
                 f"iteration {iteration}: {' and '.join(bad)} {'was' if len(bad) == 1 else 'were'} not finite "

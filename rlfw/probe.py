@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlfw import config, metrics
+from rlfw.checks import at_least
 from rlfw.composition import Composition
 from rlfw.errors import UserError
 from rlfw.interfaces import Scored
@@ -57,6 +58,7 @@ def probe(
     advantages: Any = None,
     returns: Any = None,
     weights: Any = None,
+    max_steps: Any = None,
 ) -> Probed:
     """Run a composition, given as overrides on the command line are, or built already, on one optimizer batch.
 
@@ -72,12 +74,17 @@ def probe(
                         and weight parts do not act, a normalisation per minibatch still does
     weights             [B, T] product of the float weights, beside ``advantages`` alone (default: 1)
 
-    The longest row of an env is not known here: aggregation.constant and reward.overlong are given their length.
+    max_steps           integer: steps of the env's longest row, for parts that read it and are not given a length
+
     float64 stays float64. gamma is 1 unless the overrides name it, an env or an experiment. UserError names a field
     that the composition needs and that is not given.
     """
+    longest = None if max_steps is None else int(max_steps)
+    at_least("probe: max_steps", longest, 1)
     if not isinstance(composition, Composition):
-        composition = _composed(composition)
+        composition = _composed(composition, longest)
+    elif longest is not None and longest != composition.max_steps:
+        raise UserError(f"probe: max_steps={longest}; the composition was built for {composition.max_steps}")
     mask = torch.as_tensor(mask).bool()
     B, T = mask.shape
     new = torch.as_tensor(logprobs)
@@ -164,13 +171,13 @@ def probe(
     )
 
 
-def _composed(overrides: Sequence[str]) -> Composition:
+def _composed(overrides: Sequence[str], max_steps: int | None) -> Composition:
     named = {key for key, _ in config.typed_overrides(overrides)}
     cfg = config.compose(overrides if named & {"gamma", "env", "experiment"} else ["gamma=1.0", *overrides])
-    return Composition(cfg, gamma=cfg.gamma, max_steps=None, streams=Streams(cfg.seed))
+    return Composition(cfg, gamma=cfg.gamma, max_steps=max_steps, streams=Streams(cfg.seed))
 
 
-def dump(folder: Path, minibatch: Batch, losses: list[Loss], name: str) -> None:
+def dump(folder: Path, composition: Composition, minibatch: Batch, losses: list[Loss], name: str) -> None:
     """Write an optimizer batch as ``probe``'s arguments (NAME.safetensors) and its loss (NAME.json)."""
     rows = Batch.cat([loss.batch for loss in losses])
     new = metrics.side_by_side([loss.new for loss in losses])
@@ -191,6 +198,7 @@ def dump(folder: Path, minibatch: Batch, losses: list[Loss], name: str) -> None:
         "returns": rows.returns,
         "weights": rows.weights,
         "greedy_returns": rows.greedy_returns,
+        "max_steps": None if composition.max_steps is None else torch.tensor(composition.max_steps),
     }
     tensors = {name: tensor.contiguous().clone() for name, tensor in found.items() if tensor is not None}
     save_file(tensors, folder / f"{name}.safetensors")

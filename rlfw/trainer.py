@@ -67,12 +67,7 @@ class Trainer:
 
     def _check_composition(self) -> None:
         """Refuse what cannot run, before any time is spent."""
-        self.composition.check_sampler()
-        self.composition.check_scores(self.env.name, self.env.score_names)
-        if "greedy_returns" in self.composition.needs:
-            self.env.check_greedy()
-        if self.env.whole_episodes_only and not self.composition.sampler.whole_episodes:
-            raise UserError(f"env={self.env.name} gives whole episodes alone: set sampler=episodes")
+        self.composition.check_env(self.env)
         if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
             part = self.composition.needing("whole_batch")
             raise UserError(f"{part} needs the whole batch at once: set micro_batch_rows=null")
@@ -194,7 +189,7 @@ class Trainer:
             if self._stopped_by_kl(losses):
                 break
             if self.cfg.dump == self.iteration and not trace.losses:
-                dump(self.folder.path, minibatch, losses, "minibatch")
+                dump(self.folder.path, self.composition, minibatch, losses, "minibatch")
             norms = self.optimizer.clip()
             if not self.guard.lets_pass(norms, self.iteration, minibatch, losses):
                 continue

@@ -272,6 +272,8 @@ def test_a_further_instance_goes_by_its_own_name() -> None:
 def test_an_impossible_composition_is_refused() -> None:
     with pytest.raises(UserError, match="baseline=group_mean compares samples within a group"):
         explain(["algorithm=ppo", "baseline=group_mean"])
+    with pytest.raises(UserError, match="env=tasks gives whole episodes alone: set sampler=episodes"):
+        explain(["algorithm=ppo", "env=reverse", "sampler=steps"])
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,7 @@ def test_a_dumped_minibatch_fed_to_probe_gives_its_loss(tmp_path: Path) -> None:
         "weighed": [*GRPO, "num_minibatches=3", "weight=[length,top_entropy,truncated]", "dump=1"],
         "greedy": ["algorithm=remax", *TEXT, "dump=1"],
         "named": ["algorithm=gdpo", *TEXT, "reward.decoupled.weights={exact: 1}", "dump=1"],
+        "longest": ["algorithm=dr_grpo", *TEXT, "dump=1"],
     }
     for name, words in cases.items():
         run = train(tmp_path / name, *words)

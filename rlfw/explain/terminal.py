@@ -33,8 +33,7 @@ def explain(words: Sequence[str]) -> str:
     env: Env = registry.build("env", env_node, gamma=cfg.gamma, streams=streams)
     try:
         composition = Composition(cfg, gamma=cfg.gamma, max_steps=env.spec.max_steps, streams=streams)
-        composition.check_sampler()
-        composition.check_scores(env.name, env.score_names)
+        composition.check_env(env)
     finally:
         env.close()
     return Explanation(cfg, composition, words).text()
