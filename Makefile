@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+RAY := .venv/.ray
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2
 
@@ -27,7 +28,7 @@ demo: $(INSTALLED)  ## train, compare and plot something small
 test: $(INSTALLED)  ## all tests but the slow ones: some minutes
 	@$(PYTEST) -m "not slow"
 
-test-slow: $(INSTALLED)  ## the slow tests: whole training runs
+test-slow: $(RAY)  ## the slow tests: whole training runs
 	@$(PYTEST) -m slow
 
 check: $(INSTALLED)  ## format, lint, types and the tests that take seconds
@@ -56,4 +57,9 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@$(PIP) pip setuptools wheel
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# Ray is large, and only slow tests need it.
+$(RAY): $(INSTALLED)
+	@$(PIP) --no-build-isolation --editable '.[ray]'
 	@touch $@

@@ -61,6 +61,7 @@ class CriticWarmup(Controller):
 
     def __post_init__(self) -> None:
         at_least("controller.critic_warmup.iterations", self.iterations, 1)
+        self.holds_policy = self.iterations
         self.done = 0  # iterations so far
 
     def start(self, controls: Controls) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from rlfw.registry import store_presets
 
-from . import gym, tasks
+from . import grammar, gym, prompts, reasoning, sentiment, tasks
 
-__all__ = ["gym", "tasks"]
+__all__ = ["grammar", "gym", "prompts", "reasoning", "sentiment", "tasks"]
 
 store_presets("env", Path(__file__).parent)

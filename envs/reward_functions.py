@@ -1,11 +1,10 @@
-"""The user's reward functions: plain Python, called on lists, every value checked where it enters.
+"""The user's reward functions: plain Python, every value checked where it enters.
 
 B completions   F functions
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,12 @@ from torch import Tensor
 from rlfw.errors import RunError, UserError
 from rlfw.registry import suggest
 
+from .calling import Call, Caller, CallFailed
+from .reward_signature import Given, Signature, given
+
 if TYPE_CHECKING:
+    from rlfw.interfaces import Completions
+
     from .text import Example
 
 RewardFunction = Callable[..., Any]
@@ -27,73 +31,106 @@ RewardFunction = Callable[..., Any]
 class RewardFunctions:
     """Named functions and their weights."""
 
-    def __init__(self, functions: Any, weights: Mapping[str, float], example: Example, source: str) -> None:
-        """``functions``: one, several, or by name. ``example``: what they may ask for. ``source``: who, in errors."""
+    def __init__(
+        self,
+        functions: Any,
+        weights: Mapping[str, float],
+        example: Example,
+        source: str,
+        workers: int,
+        timeout: float | None,
+    ) -> None:
+        """``functions``: one, several, or by name. ``example``: what they may ask for. ``source``: who, in errors.
+
+        ``workers`` calls run at a time, each for at most ``timeout`` seconds.
+        """
         self.source = source
         self.functions = _named(functions, source)
         self.weights = {**dict.fromkeys(self.functions, 1.0), **_known(weights, self.functions, source)}
-        self.arguments = {name: _arguments(f, name, example, source) for name, f in self.functions.items()}
+        self.signatures = {name: Signature.of(f, name, example, source) for name, f in self.functions.items()}
+        self.call = Caller(_workers(workers, source), _timeout(timeout, source))
 
-    def __call__(self, examples: list[Example], completions: list[str]) -> tuple[dict[str, Tensor], Tensor]:
+    def __call__(self, examples: Sequence[Example], written: Completions) -> tuple[dict[str, Tensor], Tensor]:
         """Each function's values [B], NaN where it gave none, and their weighted sum [B], NaN where none gave any."""
-        scores = {name: self._call(name, examples, completions) for name in self.functions}
+        there = given(examples, written)
+        found = self._values(there)
+        scores = {name: _checked(values, f"{self.source}: the reward function {name}", there) for name, values in found}
         values = torch.stack(list(scores.values()))  # [F, B]
         weights = torch.tensor(list(self.weights.values()), dtype=values.dtype)[:, None]
         total = (weights * values).nansum(0)
         return scores, total.where(values.isfinite().any(0), torch.nan)
 
-    def _call(self, name: str, examples: list[Example], completions: list[str]) -> Tensor:
-        """The values [B] of one reward function, checked one by one."""
+    def close(self) -> None:
+        self.call.close()
 
-        def call(b: slice) -> Any:
-            given, wanted = _given(examples[b], completions[b]), self.arguments[name]
-            return self.functions[name](**{k: v for k, v in given.items() if wanted is None or k in wanted})
-
-        source = f"{self.source}: the reward function {name}"
+    def _values(self, there: Given) -> list[tuple[str, Any]]:
+        """Name and values of each function: whatever it returned, or a list where it is called once a completion."""
+        everything, num = slice(None), len(there["completions"])
+        asked = [
+            (name, rows)
+            for name, signature in self.signatures.items()
+            for rows in (range(num) if signature.single else [everything])
+        ]
         try:
-            values = call(slice(None))
-        except (Exception, SystemExit) as error:
-            for b, example in enumerate(examples):
-                try:
-                    call(slice(b, b + 1))
-                except (Exception, SystemExit) as alone:
-                    raise RunError(f"{source} raised {alone!r} for {_sample(example, completions[b])}") from alone
-            raise RunError(f"{source} raised {error!r} for {len(examples)} completions together") from error
-        if isinstance(values, Tensor | np.ndarray):
-            values = values.tolist()
-        if isinstance(values, str) or not isinstance(values, Sequence):
-            what = "None" if values is None else f"{type(values).__name__} {values!r:.80}"
-            raise RunError(f"{source} returned {what}; it must return a list of {len(examples)} numbers")
-        if len(values) != len(examples):
-            raise RunError(f"{source} returned {len(values)} values for {len(examples)} completions")
-        return torch.tensor(
-            [_number(v, source, e, c) for v, e, c in zip(values, examples, completions, strict=True)],
-            dtype=torch.float64,
-        )
+            values = iter(self.call([self._call(name, there, rows) for name, rows in asked]))
+        except CallFailed as failed:
+            name, rows = asked[failed.number]
+            if isinstance(rows, int):
+                raise self._failure(name, failed.cause, sample(there, rows)) from failed
+            raise self._failure_of_all(name, failed.cause, there) from failed
+        return [
+            (name, [next(values) for _ in range(num)] if signature.single else next(values))
+            for name, signature in self.signatures.items()
+        ]
+
+    def _call(self, name: str, there: Given, rows: slice | int) -> Call:
+        return Call(self.functions[name], self.signatures[name].arguments(there, rows))
+
+    def _failure(self, name: str, cause: BaseException | None, whom: str) -> RunError:
+        what = f"took longer than timeout={self.call.timeout} s" if cause is None else f"raised {cause!r}"
+        return RunError(f"{self.source}: the reward function {name} {what} for {whom}")
+
+    def _failure_of_all(self, name: str, cause: BaseException | None, there: Given) -> RunError:
+        """With the sample that fails alone, where one does."""
+        num = len(there["completions"])
+        if cause is None:
+            remedy = "one that takes prompt and completion has that time for each"
+            return self._failure(name, cause, f"{num} completions together; {remedy}")
+        for b in range(num):
+            try:
+                self.call([self._call(name, there, slice(b, b + 1))])
+            except CallFailed as alone:
+                return self._failure(name, alone.cause, sample(there, b))
+        return self._failure(name, cause, f"{num} completions together")
 
 
-def _given(examples: list[Example], completions: list[str]) -> dict[str, list[Any]]:
-    """What reward functions may ask for, one entry a completion; answers only where the task has them."""
-    given: dict[str, list[Any]] = {"prompts": [e.prompt for e in examples], "completions": completions}
-    if any(e.answer is not None for e in examples):
-        given["answers"] = [e.answer for e in examples]
-    return given | {name: [e.columns[name] for e in examples] for name in examples[0].columns}
+def _checked(values: Any, source: str, there: Given) -> Tensor:
+    """The values [B] of one reward function, checked one by one."""
+    num = len(there["completions"])
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        what = "None" if values is None else f"{type(values).__name__} {values!r:.80}"
+        raise RunError(f"{source} returned {what}; it must return a list of {num} numbers")
+    if len(values) != num:
+        raise RunError(f"{source} returned {len(values)} values for {num} completions")
+    return torch.tensor([_number(value, source, there, b) for b, value in enumerate(values)], dtype=torch.float64)
 
 
-def _number(value: Any, source: str, example: Example, completion: str) -> float:
+def _number(value: Any, source: str, there: Given, b: int) -> float:
     """NaN for no opinion; RunError for what is no number."""
     if value is None:
         return math.nan
     if not isinstance(value, numbers.Real | np.bool_) and not (isinstance(value, Tensor) and value.numel() == 1):
-        raise RunError(f"{source} gave {value!r:.80} for {_sample(example, completion)}; it must be a number or None")
+        raise RunError(f"{source} gave {value!r:.80} for {sample(there, b)}; it must be a number or None")
     number = float(value)
     if math.isinf(number):
-        raise RunError(f"{source} gave {number} for {_sample(example, completion)}; a reward must be finite")
+        raise RunError(f"{source} gave {number} for {sample(there, b)}; a reward must be finite")
     return number
 
 
-def _sample(example: Example, completion: str) -> str:
-    return f"the completion {completion!r} of the prompt {example.prompt!r:.200}"
+def sample(there: Given, b: int) -> str:
+    return f"the completion {there['completions'][b]!r} of the prompt {there['prompts'][b]!r:.200}"
 
 
 def _named(rewards: Any, source: str) -> dict[str, RewardFunction]:
@@ -131,15 +168,13 @@ def _known(weights: Mapping[str, float], functions: Mapping[str, Any], source: s
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _arguments(function: RewardFunction, name: str, example: Example, source: str) -> set[str] | None:
-    """The keywords that a reward function takes; None: any. UserError where it asks for what there is not."""
-    parameters = inspect.signature(function).parameters.values()
-    offered = list(_given([example], [""]))
-    for p in parameters:
-        required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        if required and p.name not in offered:
-            there = ", ".join(offered)
-            raise UserError(f"{source}: the reward function {name} asks for {p.name}; there are {there}")
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}
+def _workers(workers: int, source: str) -> int:
+    if workers < 1:
+        raise UserError(f"{source}: workers={workers}: it must be at least 1")
+    return workers
+
+
+def _timeout(timeout: float | None, source: str) -> float | None:
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise UserError(f"{source}: timeout={timeout}: it is a number of seconds, or null for none")
+    return timeout

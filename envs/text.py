@@ -6,7 +6,7 @@ B rows (completions)   P prompts   T new tokens
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlfw.interfaces import Env, EpisodeGroups, TextSpec
 from rlfw.rollout import Episodes, Rollout
 
 from .reward_functions import RewardFunction, RewardFunctions
+from .reward_signature import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from rlfw.interfaces import Request, TextActor
     from rlfw.seeding import Streams
-
-RESERVED = ("prompts", "completions", "answers")
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,11 @@ class Example:
 class TextTask:
     """Prompts and one reward function or several. A subclass that overrides ``draw`` makes its prompts as it goes.
 
-    A reward function takes lists and returns a list of numbers, one a completion. It is called by keyword with those
-    of ``prompts``, ``completions``, ``answers`` and the columns that its signature names. None or NaN: this function
-    has no opinion on this completion. The reward is the weighted sum of the numbers that were given.
+    A reward function is called by keyword with what its signature names. One that names ``prompt``, ``completion`` or
+    ``answer`` is called once a completion and returns a number; any other is called once with lists, ``prompts``,
+    ``completions`` and ``answers``, and returns a list of numbers. Both may name ``ids``, ``finish`` and the columns.
+    It may be async. None or NaN: this function has no opinion on this completion. The reward is the weighted sum of
+    the numbers that were given.
     """
 
     prompts: Sequence[str] = ()
@@ -55,6 +56,8 @@ class TextTask:
     max_new_tokens: int = 16
     alphabet: str = ""  # characters that completions may need beside those of prompts and answers
     max_prompt_chars: int = 0  # of a prompt that is drawn
+    workers: int = 1  # calls of reward functions at a time
+    timeout: float | None = None  # seconds that such a call may take
 
     def __len__(self) -> int:
         """The number of fixed prompts; 0: they are drawn."""
@@ -104,11 +107,18 @@ class TextEnv(Env):
     unit = "completions"
     whole_episodes_only = True
 
-    def __init__(self, streams: Streams, task: TextTask, *, name: str = "text") -> None:
+    def __init__(
+        self, streams: Streams, task: TextTask, *, name: str = "text", held_out: TextTask | None = None
+    ) -> None:
+        """``held_out``: what evaluation asks instead of the task's own prompts; its reward functions are the task's."""
         task.check(f"env={name}")
         self.task, self.name, self.spec = task, name, task.spec()
+        self.held_out = task if held_out is None else held_out
+        if held_out is not None:
+            self.spec = _for_both(self.spec, held_out.spec())
         example = task[0] if len(task) else task.draw(np.random.default_rng(0))
-        self.rewards = RewardFunctions(task.rewards, task.weights, example, f"env={name}")
+        limits = (task.workers, task.timeout)
+        self.rewards = RewardFunctions(task.rewards, task.weights, example, f"env={name}", *limits)
         self.score_names = tuple(self.rewards.functions)
         self._streams = streams
         self._num_asked = 0  # prompts so far
@@ -120,10 +130,10 @@ class TextEnv(Env):
             raise UserError(f"env={self.name} gives whole completions: set sampler=episodes")
         num_prompts, size = request.num_episodes // request.group_size, request.group_size
         first, self._num_asked = self._num_asked, self._num_asked + num_prompts
-        examples = self._examples(self._streams, first, num_prompts)
+        examples = _examples(self.task, self._streams, first, num_prompts)
         asked = [example for example in examples for _ in range(size)]  # [B]
         done = actor.complete([e.prompt for e in examples], group_size=size, max_new_tokens=self.task.max_new_tokens)
-        scores, reward = self.rewards(asked, done.texts)
+        scores, reward = self.rewards(asked, done)
         scored, greedy, spent = reward.isfinite(), None, len(asked)
         if request.greedy:
             greedy, spent = self._greedy(examples, actor).repeat_interleave(size), spent + num_prompts
@@ -164,16 +174,16 @@ class TextEnv(Env):
         """[P] the reward of each prompt's greedy completion, NaN where nothing scored it. It draws nothing."""
         prompts = [example.prompt for example in examples]
         done = actor.complete(prompts, group_size=1, max_new_tokens=self.task.max_new_tokens, greedy=True)
-        return self.rewards(examples, done.texts)[1]
+        return self.rewards(examples, done)[1]
 
     def evaluate(
         self, actor: TextActor, num_episodes: int, streams: Streams, *, greedy: bool = True
     ) -> dict[str, list[float]]:
         """``score`` (the reward), each reward function by name, ``length`` in tokens; unscored completions left out."""
-        examples = self._examples(streams, 0, num_episodes)
+        examples = _examples(self.held_out, streams, 0, num_episodes)
         prompts = [example.prompt for example in examples]
         done = actor.complete(prompts, group_size=1, max_new_tokens=self.task.max_new_tokens, greedy=greedy)
-        scores, reward = self.rewards(examples, done.texts)
+        scores, reward = self.rewards(examples, done)
         columns = {"score": reward, **scores, "length": done.mask.sum(1).double()}
         return {name: [x for x in column.tolist() if not math.isnan(x)] for name, column in columns.items()}
 
@@ -188,18 +198,32 @@ class TextEnv(Env):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._num_asked = state["num_asked"]
 
-    def _examples(self, streams: Streams, first: int, num: int) -> list[Example]:
-        """Prompts number first, first + 1, ... of ``streams``."""
-        wanted = range(first, first + num)
-        if not len(self.task):
-            return [self.task.draw(np.random.default_rng(streams.sequence("prompts", i))) for i in wanted]
-        orders: dict[int, np.ndarray] = {}
-        examples = []
-        for epoch, place in (divmod(i, len(self.task)) for i in wanted):
-            if epoch not in orders:
-                orders[epoch] = np.random.default_rng(streams.sequence("prompts", epoch)).permutation(len(self.task))
-            examples.append(self.task[int(orders[epoch][place])])
-        return examples
+    def close(self) -> None:
+        self.rewards.close()
+
+
+def _examples(task: TextTask, streams: Streams, first: int, num: int) -> list[Example]:
+    """Prompts number first, first + 1, ... of ``streams``."""
+    wanted = range(first, first + num)
+    if not len(task):
+        return [task.draw(np.random.default_rng(streams.sequence("prompts", i))) for i in wanted]
+    orders: dict[int, np.ndarray] = {}
+    examples = []
+    for epoch, place in (divmod(i, len(task)) for i in wanted):
+        if epoch not in orders:
+            orders[epoch] = np.random.default_rng(streams.sequence("prompts", epoch)).permutation(len(task))
+        examples.append(task[int(orders[epoch][place])])
+    return examples
+
+
+def _for_both(one: TextSpec, other: TextSpec) -> TextSpec:
+    """What a policy must be able to read for both."""
+    return replace(
+        one,
+        alphabet="".join(sorted({*one.alphabet, *other.alphabet})),
+        max_prompt_chars=max(one.max_prompt_chars, other.max_prompt_chars),
+        prompts=(*one.prompts, *other.prompts),
+    )
 
 
 def _or_none(value: float) -> float | None:

@@ -103,6 +103,8 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
     checks.root(cfg)
     torch.set_num_threads(cfg.threads)
     trainer = Trainer(cfg)
+    if cfg.evaluation.every:
+        trainer.env.check_evaluation(cfg.evaluation.episodes)
     for note in notes.idle(cfg, trainer.composition, trainer.controllers.values()):
         print(f"rlfw: note: {note}", file=sys.stderr)
     try:
@@ -130,7 +132,10 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
     cut = trainer.stopping if trainer.progress() < 1 else None
     facts = {"iteration": trainer.iteration, "steps": trainer.steps}
     folder.status("done" if cut is None else "interrupted", **facts, **({} if cut is None else {"signal": cut}))
-    for sentence in effects.unmet(cfg, trainer.iteration):
+    found = effects.unmet(cfg, trainer.iteration)
+    if cut is None and cfg.iterations is None:  # else it was said before the run
+        found += notes.still(cfg, trainer.controllers.values(), trainer.iteration)
+    for sentence in found:
         print(f"rlfw: {sentence}", file=sys.stderr)
     return folder.path
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlfw.errors import UserError, tell
 
@@ -28,14 +28,14 @@ rlfw: policy-gradient algorithms as compositions of interchangeable parts
   rlfw explain algorithm=grpo regularizer.clip.high=0.28
   rlfw new regularizer my_kl
   rlfw check regularizer/my_kl plugins=[my_kl.py]
-  rlfw study experiments/ppo_details.yaml --out runs/details
+  rlfw study ppo_details --out runs/details
   rlfw report runs/details
   rlfw compare runs/first runs/second
 
 An algorithm is one part on each axis: algorithm=NAME chooses them all, axis=PART swaps one, axis.PART.key=VALUE
 sets it. The budget is total_steps=N (env steps on gymnasium, completions on text) or iterations=N (rollouts with
-their updates). `rlfw list` shows every part and key, `rlfw train --help` the root keys. --debug, anywhere: an error
-shows its traceback.
+their updates). `rlfw list` shows every part, `rlfw list AXIS` its keys, `rlfw train --help` the root keys. --debug,
+anywhere: an error shows its traceback.
 
 exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130 or 143 ended by SIGINT or SIGTERM and saved: resume=DIR
 """
@@ -97,11 +97,14 @@ def _train(words: list[str], *, debug: bool) -> int:
 
         return multirun(words, debug=debug)
     from rlfw.api import interrupted, train
+    from rlfw.closing import closing
 
     path = train(words)
     print(path)
     signal = interrupted(path)
     if signal is None:
+        for line in closing(path):
+            print(f"rlfw: {line}", file=sys.stderr)  # stdout holds the folder alone
         return 0
     print(f"rlfw: interrupted and saved; go on with: rlfw train resume={path}", file=sys.stderr)
     return 128 + signal
@@ -136,35 +139,19 @@ def _finite(value: float) -> float | None:
 
 
 def _list(words: list[str]) -> int:
-    parser = _Parser(prog="rlfw list", description="Every part: its name, its sentence, its keys.")
+    parser = _Parser(prog="rlfw list", description="Every recipe and part, a line each; of one axis also the keys.")
     parser.add_argument("axis", nargs="?", help="one axis, or algorithm; plugins=[FILE] adds those parts")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON, keys and all")
     plugins = [word for word in words if word.startswith("plugins=")]
     args = parser.parse_args([word for word in words if word not in plugins])
-    from rlfw import config, registry
+    from rlfw import config, listing
 
     config.prepare_for(plugins)
-    groups = ["algorithm", *registry.AXES]
-    if args.axis is not None and args.axis not in groups:
-        raise UserError(f"no such axis: {args.axis}{registry.suggest(args.axis, groups)}")
-    rows: list[dict[str, Any]] = []
-    for group in [args.axis] if args.axis else groups:
-        if group in registry.PRESETS:
-            rows += [{"axis": group, "name": n, "summary": s, "keys": {}} for n, s in registry.presets(group).items()]
-        if group in registry.AXES:
-            for name in registry.names(group):
-                part = registry.entry(group, name)
-                keys = {key: {"type": kind, "default": default} for key, (kind, default) in part.keys.items()}
-                rows.append({"axis": group, "name": name, "summary": part.summary, "keys": keys})
-        for name, several in registry.aliases(group).items():
-            rows.append({"axis": group, "name": name, "summary": f"Stands for [{','.join(several)}].", "keys": {}})
+    rows = listing.rows(args.axis)
     if args.json:
         print(json.dumps(rows, default=str))
-        return 0
-    for row in rows:
-        print(f"{row['axis']}={row['name']}\n    {row['summary']}")
-        for key, about in row["keys"].items():
-            print(f"    {row['axis']}.{row['name']}.{key} = {about['default']}  ({about['type']})")
+    else:
+        print(listing.short(rows) if args.axis is None else listing.full(rows))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import re
 from dataclasses import is_dataclass
@@ -72,9 +73,9 @@ def prepare(plugins: Sequence[str] | None = (), experiments: Sequence[str] = ())
         if "none" not in registry.names(axis):
             store.store(group=axis, name="none", node={})
     for name in experiments:
-        path = _experiment_path(name)
+        path = experiment_path(name)
         if path is None:
-            found = sorted(p.stem for p in Path("experiments").glob("*.yaml"))
+            found = sorted({p.stem for folder in (HERE, _shipped()) for p in folder.glob("*.yaml")})
             raise UserError(f"experiment={name}: no such file{registry.suggest(name, found) if found else ''}")
         store.store(group="experiment", name=path.stem, node=_read(path), package="_global_")
 
@@ -114,9 +115,18 @@ def _check_defaults(path: Path, defaults: list[Any]) -> None:
         last = key
 
 
-def _experiment_path(name: str) -> Path | None:
-    inside = [Path("experiments") / name, Path("experiments") / f"{name}.yaml"]
-    candidates = [Path(name), *(path for path in inside if ".." not in path.parts)]  # a name stays in its folder
+HERE = Path("experiments")
+
+
+def _shipped() -> Path:
+    """The experiments and studies that rlfw brings along."""
+    return Path(str(importlib.resources.files("rlfw.experiments")))
+
+
+def experiment_path(name: str) -> Path | None:
+    """The file of this path; else of this name in experiments/ here, else among those that are shipped."""
+    inside = [folder / file for folder in (HERE, _shipped()) for file in (name, f"{name}.yaml")]
+    candidates = [Path(name), *(inside if ".." not in Path(name).parts else [])]  # a name stays in its folder
     found = next((path for path in candidates if path.is_file()), None)
     if found is not None and (not re.fullmatch(r"[A-Za-z_][\w-]*", found.stem) or found.stem in registry.NO_NAMES):
         raise UserError(
@@ -128,7 +138,7 @@ def _experiment_path(name: str) -> Path | None:
 
 def _experiment_name(word: str) -> str:
     """experiment=path/to/x.yaml names the group's member x."""
-    if word.startswith("experiment=") and (path := _experiment_path(word.partition("=")[2])) is not None:
+    if word.startswith("experiment=") and (path := experiment_path(word.partition("=")[2])) is not None:
         return f"experiment={path.stem}"
     return word
 

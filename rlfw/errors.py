@@ -22,8 +22,9 @@ def tell(error: Exception, *, debug: bool = False, job: str = "") -> int:
     if isinstance(error, RunError):
         said = f"the run failed: {said}"
     elif not isinstance(error, UserError):
-        remedy = "" if debug else "; run it again with --debug for the traceback"
-        said = f"this is a fault of rlfw or of a plugin: {type(error).__name__}: {said}{remedy}"
+        from rlfw import blame
+
+        said = f"{blame.told(error)}{'' if debug else '; run it again with --debug for the traceback'}"
     line = " ".join(": ".join(["rlfw", *filter(None, [job]), said]).split())
     print(printable(line), file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1

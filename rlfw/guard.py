@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlfw.errors import RunError
-from rlfw.probe import dump
+from rlfw.probing import dump
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -160,6 +160,23 @@ def update_metrics(composition: Composition, new: Current, batch: Batch) -> Numb
     return _floats(found)
 
 
+def first_step_metrics(new: Current, batch: Batch) -> Numbers:
+    """The first optimizer step of an update, before which the policy is the old one: its ratio, step by step, is 1.
+
+    Where the old log-probs were taken in this very step, there is no scoring pass to hold the sampler's against; here
+    are both.
+    """
+    log_r = F.masked(new.logprobs - batch.old_logprobs, batch.mask)
+    gap = F.masked(batch.old_logprobs - batch.logprobs, batch.mask).abs()
+    return _floats(
+        {
+            "val/ratio_first_gap": _mean((F.exp_ratio(log_r) - 1).abs(), batch.mask),
+            "sampling/logp_difference_mean": _mean(gap, batch.mask),
+            "sampling/logp_difference_max": gap.max(),
+        }
+    )
+
+
 def side_by_side(news: list[Current]) -> Current:
     """What the policy said in several forward passes, detached, row under row."""
 

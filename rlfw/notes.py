@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 
 def idle(cfg: DictConfig, composition: Composition, controllers: Iterable[Controller]) -> list[str]:
+    """What is known before the run."""
+    controllers = list(controllers)
+    known = [] if cfg.iterations is None else still(cfg, controllers, cfg.iterations)
+    return [*_waiting(cfg, composition, controllers), *known]
+
+
+def _waiting(cfg: DictConfig, composition: Composition, controllers: list[Controller]) -> list[str]:
     """Parts that wait for the policy to leave the old one, where the update is a single optimizer step."""
     if cfg.epochs * cfg.num_minibatches > 1:
         return []
@@ -27,7 +34,14 @@ def idle(cfg: DictConfig, composition: Composition, controllers: Iterable[Contro
     found = [names[id(part)] for part in parts if old or not isinstance(part, Surrogate)]
     if not found:
         return []
+    return [f"{', '.join(found)} cannot act within a single optimizer step: set epochs or num_minibatches >= 2"]
+
+
+def still(cfg: DictConfig, controllers: Iterable[Controller], iterations: int) -> list[str]:
+    """Controllers that hold the policy to the end of a run of so many ``iterations``."""
     return [
-        f"{', '.join(found)} cannot act: with epochs=1 and num_minibatches=1 the only optimizer step is taken where "
-        "the policy still equals the old one; set epochs or num_minibatches >= 2"
+        f"controller={node.part} holds the policy still for {part.holds_policy} iterations and the run has "
+        f"{iterations}: it never moves; give the run more, or change controller.{name}"
+        for part, (name, node) in zip(controllers, cfg.controller.items(), strict=True)
+        if part.holds_policy >= max(iterations, 1)
     ]

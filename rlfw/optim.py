@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +31,8 @@ class FlatOptimizer:
     """
 
     def __init__(self, rule: Optimizer, groups: Iterable[ParameterGroup]) -> None:
-        self.groups = [group for group in groups if group.parameters]
+        trained = [replace(group, parameters=[p for p in group.parameters if p.requires_grad]) for group in groups]
+        self.groups = [group for group in trained if group.parameters]
         own = [group for group in self.groups if group.lr is not None]
         followers = [group for group in self.groups if group.lr is None]
         self.flats: list[nn.Parameter] = []

@@ -36,11 +36,20 @@ class Progress:
             dynamic_ncols=True,
             delay=1e-6,  # nothing is shown of a run that is refused before its first iteration
         )
+        self.drawn = False
 
     def show(self, progress: float, metrics: Mapping[str, float]) -> None:
         known = {name: metrics[key] for name, key in SHOWN.items() if key in metrics}
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in known.items()}, refresh=False)
-        self.bar.update(min(round(progress * self.total), self.total) - self.bar.n)
+        drawn = self.bar.update(min(round(progress * self.total), self.total) - self.bar.n)
+        self.drawn = self.drawn or bool(drawn)
+
+    def say(self, sentence: str) -> None:
+        """A line on stderr, above the bar where one is drawn."""
+        if self.drawn:
+            tqdm.write(sentence, file=sys.stderr)
+        else:  # tqdm.write would draw it
+            print(sentence, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self.bar.close()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """A frozen twin of the policy as it was when training began."""
+    """A frozen twin of the policy as it was when training began; under an adapter it shares the model beneath."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.frozen = policy, policy.reference()
@@ -32,7 +32,8 @@ class Reference:
         """reference <- rate * policy + (1 - rate) * reference, weight by weight (arXiv:2404.09656)."""
         now = dict(self.policy.named_parameters())
         for name, weight in self.frozen.named_parameters():
-            weight.lerp_(now[name], rate)
+            if weight is not now[name]:  # the weights under an adapter are shared
+                weight.lerp_(now[name], rate)
         self.moved = True
 
     def save(self, folder: Path) -> None:

@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlfw import signature
 from rlfw.errors import RunError, UserError
-from rlfw.interfaces import Part
+from rlfw.interfaces import Part, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
 
 # One part on each of these; any number, in order, on those.
 SINGLE = ("env", "policy", "sampler", "baseline", "normalize", "ratio", "aggregation", "optimizer")
@@ -58,7 +59,8 @@ class Entry:
 
     def reads(self, name: str, keys: Mapping[str, Any]) -> bool:
         """Whether the part, set to ``keys``, reads its key or its wired parameter ``name``."""
-        only_with = self.part.only_with if isinstance(self.part, type) and issubclass(self.part, Part) else {}
+        kinds = (Part, Policy)
+        only_with = self.part.only_with if isinstance(self.part, type) and issubclass(self.part, kinds) else {}
         switch, value = only_with.get(name, ("part", self.name))
         return (name in self.keys or name in self.wires) and bool(keys[switch] == value)
 
@@ -66,6 +68,11 @@ class Entry:
     def imports(self) -> tuple[str, ...]:
         """The keys whose value may name a module to import."""
         return self.part.imports if isinstance(self.part, type) and issubclass(self.part, Part) else ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The keys whose value names a file, or a folder, that is read."""
+        return self.part.files if isinstance(self.part, type) and issubclass(self.part, Part) else ()
 
     @property
     def summary(self) -> str:
@@ -140,10 +147,10 @@ def _check_name(axis: str, name: str, place: str) -> None:
         raise UserError(f"{axis}={name} {what}; give the part at {place} another name")
 
 
-def register_alias(axis: str, name: str, names: list[str]) -> None:
-    """``axis=name`` stands for several parts of a list axis."""
+def register_alias(axis: str, name: str, names: list[str], **keys: Mapping[str, Any]) -> None:
+    """``axis=name`` stands for several parts of a list axis, or for one of any with some of its ``keys`` set."""
     _ALIASES[axis][name] = names
-    ConfigStore.instance().store(group=axis, name=name, node={"defaults": list(names)})
+    ConfigStore.instance().store(group=axis, name=name, node={"defaults": [*names, "_self_"], **keys})
 
 
 def aliases(group: str) -> dict[str, list[str]]:
@@ -274,6 +281,16 @@ def load_components(plugins: Iterable[str] = ()) -> None:
             sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
             spec.loader.exec_module(module)
         _loaded[str(path)] = source
+
+
+def plugins() -> list[str]:
+    """The plugin files that are loaded."""
+    return [name for name, source in _loaded.items() if source]
+
+
+def plugin_modules() -> list[ModuleType]:
+    """The modules that they are."""
+    return [sys.modules[name] for name in dict.fromkeys(f"rlfw_plugin_{Path(plugin).stem}" for plugin in plugins())]
 
 
 @contextmanager

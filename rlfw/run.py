@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunFolder:
-    """config.yaml, provenance.json, status.json, metrics.jsonl, TensorBoard events, samples.jsonl, checkpoints/."""
+    """config.yaml, provenance.json, status.json, {metrics,samples,warnings}.jsonl, TensorBoard events, checkpoints/."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +67,7 @@ class RunFolder:
             _save_config(path, cfg, _words(path))
             _write_json(path / "provenance.json", _resumed(path, overrides, iteration))
             folder._metrics.close()
-            for name in ("metrics.jsonl", "samples.jsonl"):
+            for name in ("metrics.jsonl", "samples.jsonl", "warnings.jsonl"):
                 _cut_lines(path / name, iteration)
             folder._metrics = (path / "metrics.jsonl").open("a")
             for checkpoint in checkpoints(path):
@@ -121,7 +120,14 @@ class RunFolder:
 
     def samples(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Lines of samples.jsonl."""
-        with _writing(self.path), (self.path / "samples.jsonl").open("a") as file:
+        self._append("samples.jsonl", records)
+
+    def warn(self, record: Mapping[str, Any]) -> None:
+        """A line of warnings.jsonl, which is there from the first warning on."""
+        self._append("warnings.jsonl", [record])
+
+    def _append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        with _writing(self.path), (self.path / name).open("a") as file:
             for record in records:
                 file.write(json.dumps(dict(record)) + "\n")
 
@@ -178,9 +184,12 @@ def newest(run: Path) -> Path | None:
     for path in reversed(saved):
         if whole(path):
             return path
-        warnings.warn(f"{path} is damaged and is passed over", stacklevel=2)
+        print(f"rlfw: note: {path} is damaged and is passed over", file=sys.stderr)
     if saved:
-        raise UserError(f"{run}: not one of its {len(saved)} checkpoints is whole")
+        raise UserError(
+            f"{run}: not one of its {len(saved)} checkpoints is whole: bring one back from a copy, or train anew with "
+            f"the words under overrides in {run}/config.yaml"
+        )
     return None
 
 

@@ -19,13 +19,14 @@ from rlfw.gradient import GRADIENTS, Objective
 from rlfw.guard import Guard
 from rlfw.knobs import Controls, Knobs
 from rlfw.optim import FlatOptimizer, ParameterGroup
-from rlfw.probe import dump
+from rlfw.probing import dump
 from rlfw.progress import Progress
 from rlfw.reference import Reference
 from rlfw.retention import Retention
 from rlfw.rollout import Batch
 from rlfw.seeding import Streams
 from rlfw.update import Trace
+from rlfw.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ class Trainer:
         controls = Controls(self.knobs, self.reference, self.single_step)
         for controller in self.controllers.values():
             controller.start(controls)
-        self.guard = Guard(self.composition, folder)
+        self.guard, self.watch = Guard(self.composition, folder), Watch(folder, self.bar.say)
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -271,6 +272,7 @@ class Trainer:
         found["perf/steps_per_s"] = rollout.spent / sum(self.timing.values())
         counts = {"iteration": self.iteration, "global_step": self.steps, "episode": self.episodes}
         self.folder.log({**counts, **found})
+        self.watch.see({**counts, **found})
         if rollout.samples is not None:
             records = metrics.with_advantages(rollout.samples, batch)
             self.folder.samples({"iteration": self.iteration, **record} for record in records)

@@ -36,6 +36,8 @@ class Trace:
         found["loss/policy_avg"] = torch.stack([loss.policy for loss in flat]).sum().item() / count
         new = metrics.side_by_side([loss.new for loss in flat])
         found.update(metrics.update_metrics(composition, new, Batch.cat([loss.batch for loss in flat])))
+        first = metrics.side_by_side([loss.new for loss in self.losses[0]])
+        found.update(metrics.first_step_metrics(first, Batch.cat([loss.batch for loss in self.losses[0]])))
         for name in self.norms[0]:
             key = "optim/grad_norm" if name == "policy" else f"optim/{name}_grad_norm"
             found[key] = sum(norms[name] for norms in self.norms) / count

@@ -12,7 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rlfw import registry
 from rlfw.cli import main
+from rlfw.listing import GROUPS
 
 pytestmark = pytest.mark.medium
 
@@ -153,9 +155,27 @@ def test_help_and_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["summary"] for row in rows)
     assert {"critic", "group_mean"} <= {row["name"] for row in rows if row["axis"] == "baseline"}
     assert {"ppo", "grpo"} <= {row["name"] for row in rows if row["axis"] == "algorithm"}
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < len(rows) + 2 * len(GROUPS) + 4  # a line a part, under a heading an axis
+    assert max(map(len, lines)) <= 120
+    assert [line.partition("=")[0] for line in lines if "=  " in line] == list(GROUPS)
+    assert sum(line.startswith("  ") for line in lines) == len(rows)
     assert main(["list", "baseline"]) == 0
     assert "baseline.critic.gae_lambda = 0.95" in capsys.readouterr().out
     assert main(["list", "baselin"]) == 2
+
+
+def test_help_waits_for_nothing() -> None:
+    code = "import sys, rlfw.cli as cli; cli.main(['--help']); cli.main(['--version']); print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()
+    assert "rlfw.errors" in loaded
+    assert not {"torch", "numpy", "hydra", "scipy"} & set(loaded)
+
+
+def test_the_list_knows_every_axis() -> None:
+    assert set(GROUPS) == {*registry.PRESETS, *registry.AXES}
 
 
 def test_multirun_makes_a_folder_a_job(tmp_path: Path) -> None:

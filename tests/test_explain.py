@@ -296,7 +296,7 @@ def test_an_experiment_is_explained_by_its_own_algorithm(tmp_path: Path) -> None
 
 def test_what_cannot_act_is_noted() -> None:
     note = " ".join(section(explain(["algorithm=grpo"]), "Notes"))
-    assert note.startswith("- regularizer=clip cannot act: with epochs=1 and num_minibatches=1")
+    assert note == ("- regularizer=clip cannot act within a single optimizer step: set epochs or num_minibatches >= 2")
     both = " ".join(section(explain(["algorithm=grpo", "regularizer=[clip,kl_old]"]), "Notes"))
     assert both.startswith("- regularizer=clip, regularizer=kl_old cannot act")
 
@@ -304,6 +304,15 @@ def test_what_cannot_act_is_noted() -> None:
 @pytest.mark.parametrize("more", ["epochs=2", "num_minibatches=2", "ratio.token.source=behaviour", "regularizer=[kl]"])
 def test_what_can_act_is_not_noted(more: str) -> None:
     assert "Notes" not in explain(["algorithm=grpo", more])
+
+
+def test_a_policy_that_is_held_still_to_the_end_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = "controller=critic_warmup holds the policy still for 5 iterations and the run has"
+    assert f"{held} 5: it never moves" in " ".join(section(explain(["algorithm=vapo", "iterations=5"]), "Notes"))
+    assert "Notes" not in explain(["algorithm=vapo", "iterations=6"])
+    words = ["train", "algorithm=vapo", "env=cartpole", "sampler.episodes.num_episodes=8", "progress=false"]
+    assert main([*words, "total_steps=1", f"out={tmp_path / 'run'}"]) == 0  # how many iterations shows in the end
+    assert f"rlfw: {held} 1: it never moves" in capsys.readouterr().err
 
 
 IDLE = [(axis, name) for axis, name in PARTS if axis == "regularizer" and example(axis, name).acts_off_policy]

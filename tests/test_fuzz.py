@@ -21,7 +21,7 @@ from rlfw import registry
 from rlfw.composition import Composition
 from rlfw.config import compose
 from rlfw.interfaces import Surrogate
-from rlfw.probe import Probed
+from rlfw.probing import Probed
 from rlfw.seeding import Streams
 
 registry.load_components()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from rlfw.metrics import rollout_metrics
-from rlfw.rollout import Episodes, Rollout
+from rlfw.metrics import first_step_metrics, rollout_metrics
+from rlfw.rollout import Batch, Current, Episodes, Rollout
 
 
 def rollout(right: list[list[float]], dropped: int = 0) -> Rollout:
@@ -48,3 +50,15 @@ def test_pass_at_k_goes_as_far_as_the_smallest_group() -> None:
 @pytest.mark.parametrize("found", [rollout([[1.0, 0.5]]), rollout([[1.0, 0.0]], dropped=1), rollout([[1.0], [0.0]])])
 def test_no_pass_at_k_without_right_and_wrong_or_where_rows_are_missing(found: Rollout) -> None:
     assert passes(found) == {}
+
+
+def test_the_first_step_of_an_update_by_hand() -> None:
+    """Ratios 1.1 and 0.8 to the old policy are off by 0.15 in the mean; the one that acted gave 1/2, twice the old's
+    1/4, to the second step. The third step is off the mask."""
+    old, new = torch.tensor([[0.5, 0.25, 0.1]]).log(), torch.tensor([[0.55, 0.2, 0.9]]).log()
+    acted, mask = torch.tensor([[0.5, 0.5, 0.3]]).log(), torch.tensor([[True, True, False]])
+    batch = Batch.of(rollout([[1.0]])).with_(logprobs=acted, mask=mask, old_logprobs=old)
+    found = first_step_metrics(Current(new), batch)
+    assert found["val/ratio_first_gap"] == pytest.approx(0.15)
+    assert found["sampling/logp_difference_mean"] == pytest.approx(math.log(2) / 2)
+    assert found["sampling/logp_difference_max"] == pytest.approx(math.log(2))

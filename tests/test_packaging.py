@@ -14,7 +14,12 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-FOLDERS = {"rlfw": "rlfw", "algorithms": "rlfw.algorithms", "envs": "rlfw.envs"}  # of the tree -> package
+FOLDERS = {  # of the tree -> package
+    "rlfw": "rlfw",
+    "algorithms": "rlfw.algorithms",
+    "envs": "rlfw.envs",
+    "experiments": "rlfw.experiments",
+}
 PRESETS = {"algorithm": ROOT / "algorithms", "env": ROOT / "envs"}
 
 # Run with an installed rlfw from a folder that is not the repository's.
@@ -22,7 +27,8 @@ TRY = """
 import importlib.util
 import rlfw
 from rlfw import registry
-from rlfw.config import compose
+from rlfw.config import compose, experiment_path
+from rlfw.study import declaration
 
 registry.load_components()
 for axis in registry.AXES:
@@ -30,6 +36,7 @@ for axis in registry.AXES:
 for group in registry.PRESETS:
     print("preset", group, *registry.presets(group))
 compose(["algorithm=ppo", "env=cartpole"])
+assert declaration.read(experiment_path("ppo_details")).seeds == 10
 for name in ("algorithms", "envs", "tests", "experiments", "benchmarks"):
     assert importlib.util.find_spec(name) is None, f"{name} leaks"
 print("at", rlfw.__file__)
@@ -42,7 +49,8 @@ def package_of(folder: Path) -> str:
 
 
 def files(pattern: str) -> list[Path]:
-    return [path for top in FOLDERS for path in (ROOT / top).rglob(pattern)]
+    """Those of the packages; what lies below experiments/ is results."""
+    return [path for top in FOLDERS for path in (ROOT / top).glob(pattern if top == "experiments" else f"**/{pattern}")]
 
 
 def test_every_folder_with_an_init_is_a_listed_package():

@@ -125,6 +125,7 @@ class Controller(Part):
     """Turns named knobs while training: ``controls.knobs["lr"]``, ``controls.knobs["regularizer.clip.low"]``, ..."""
 
     watches_kl: bool = False  # True: ``stops`` is asked before every optimizer step
+    holds_policy: int = 0  # iterations at the start of a run in which the policy does not move
 
     def start(self, controls: Controls) -> None:
         """Called once, before the first iteration: keep what you need, refuse a knob that is not there."""

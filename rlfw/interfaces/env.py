@@ -28,12 +28,16 @@ class ControlSpec:
 
 @dataclass(frozen=True)
 class TextSpec:
-    """A text task: prompts in, completions of at most max_steps tokens out."""
+    """A text task: prompts in, completions of at most max_steps tokens out.
+
+    A policy that is made for the task has a token a character, or a token a word where the task has a vocabulary.
+    """
 
     alphabet: str  # every character that prompts and answers use
     max_prompt_chars: int
     max_steps: int  # new tokens
     prompts: tuple[str, ...] = ()  # a fixed list, so that one too long for the model is refused before the run
+    vocabulary: tuple[str, ...] | None = None  # every word of prompts and answers, with a space between any two
 
 
 EnvSpec = ControlSpec | TextSpec
@@ -86,6 +90,9 @@ class Env(Part, ABC):
 
     def check_greedy(self) -> None:
         """UserError, asked before the run, where EpisodeGroups.greedy cannot be met."""
+
+    def check_evaluation(self, num_episodes: int) -> None:
+        """UserError, asked before the run, where ``evaluate`` could not play so many greedy episodes."""
 
     def close(self) -> None:
         """Release what the env holds."""

@@ -60,6 +60,9 @@ class Part:
     # keys whose value may name a Python module, as in module:Env-v0: such a value is taken from the command line alone
     imports: ClassVar[tuple[str, ...]] = ()
 
+    # keys whose value names files or folders that are read: a run is told from another by what stands in them
+    files: ClassVar[tuple[str, ...]] = ()
+
     def metrics(self, new: Current, batch: Batch) -> Mapping[str, Tensor]:
         """Per-step metrics [B, T] of a whole update (all minibatches of all epochs), averaged over the mask."""
         return {}

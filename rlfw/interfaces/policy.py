@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlfw.rollout import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -37,6 +37,7 @@ class Policy(nn.Module, ABC):
     """A network that acts and scores, and carries the critic's network where one is asked for."""
 
     memoryless: ClassVar[bool]  # a step is scored from its own observation alone
+    only_with: ClassVar[Mapping[str, tuple[str, Any]]] = {}  # as in Part: key -> the key and its value that it needs
 
     @abstractmethod
     def actor(self, streams: Streams) -> Any:

@@ -1,5 +1,5 @@
 """Networks that act and score."""
 
-from . import causal_lm, cnn, mlp
+from . import causal_lm, cnn, mlp, packaged
 
-__all__ = ["causal_lm", "cnn", "mlp"]
+__all__ = ["causal_lm", "cnn", "mlp", "packaged"]

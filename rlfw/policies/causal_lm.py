@@ -8,9 +8,8 @@ transformers takes seconds to import, so nothing here imports it before a model 
 
 from __future__ import annotations
 
-import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from omegaconf import OmegaConf
@@ -21,11 +20,12 @@ from rlfw.checks import one_of
 from rlfw.context import Prompts
 from rlfw.errors import UserError
 from rlfw.interfaces import EnvSpec, Scored, TextPolicy, TextSpec
-from rlfw.policies import shaping
-from rlfw.policies.language_models import end_of_sequence, initialised, keeps_all_tokens, loaded, refuse_sizes
+from rlfw.policies import lora, packaged, shaping
+from rlfw.policies.language_models import end_of_sequence, initialised, keeps_all_tokens, loaded
 from rlfw.policies.layout import Layout, PaddedRows, SharedPrompts
+from rlfw.policies.prompts import PromptFormat
 from rlfw.policies.shaping import Shaping, selected_logprobs
-from rlfw.policies.tokenizer import character_tokenizer
+from rlfw.policies.tokenizer import task_tokenizer
 from rlfw.registry import register
 from rlfw.rollout import ABSENT
 from rlfw.seeding import Streams  # noqa: TC001  the registry reads the annotations
@@ -37,20 +37,29 @@ if TYPE_CHECKING:
     from rlfw.interfaces import TextActor
     from rlfw.rollout import Context
 
+KEY = "policy.causal_lm"
 CRITIC_FILE = "critic.safetensors"
+BUILT = ("architecture", "hidden_size", "num_layers", "num_heads", "config")  # what a model that is built here is like
 
 
 @register("policy", "causal_lm")
 class CausalLM(TextPolicy):
     """A transformers causal LM: a folder, or one that is configured here and starts from random weights.
 
-    ``path``: a folder with a model and its tokenizer, as save_pretrained writes it; nothing is downloaded. Without it
-    a model of ``architecture`` (llama, gpt2, qwen3, ...; ``hidden_size``, ``num_layers``, ``num_heads``; ``config``:
-    further keys of its transformers config) is built over the task's own characters. ``temperature``, ``top_k`` and
-    ``top_p`` shape sampling and scoring alike. Dropout is off at all times. float32 throughout.
+    ``path``: a folder with a model and its tokenizer, as save_pretrained writes it, or a GGUF file, or its folder;
+    smollm2 is a model that a package brings. Nothing is downloaded. ``chat``: a prompt is the user's turn in the
+    model's chat template, after the message ``system``. ``lora_rank``: a low-rank adapter trains and the model stays
+    as it is, also as the reference; ``lora_alpha`` over the rank scales it (null: twice the rank), ``lora_targets``
+    name its layers (none: every linear one but the head).
+
+    Without a path a model of ``architecture`` (llama, gpt2, qwen3, ...; ``hidden_size``, ``num_layers``,
+    ``num_heads``; ``config``: further keys of its transformers config) is built over the task's own characters, or
+    words. ``temperature``, ``top_k`` and ``top_p`` shape sampling and scoring alike. Dropout is off at all times.
+    ``dtype``: float32, or bfloat16 for the model's products; what trains, and log-probs, are float32 either way.
     """
 
     memoryless = False
+    only_with: ClassVar = dict.fromkeys(BUILT, ("path", None)) | {"system": ("chat", True)}
 
     def __init__(
         self,
@@ -58,6 +67,11 @@ class CausalLM(TextPolicy):
         streams: Streams,
         *,
         path: str | None = None,
+        chat: bool = False,
+        system: str | None = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        lora_targets: list[str] = [],  # noqa: B006
         architecture: str = "llama",
         hidden_size: int = 96,
         num_layers: int = 3,
@@ -66,29 +80,52 @@ class CausalLM(TextPolicy):
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float = 1.0,
+        dtype: str = "float32",
     ) -> None:
         super().__init__()
         if not isinstance(env_spec, TextSpec):
             raise UserError("policy=causal_lm writes text; this env takes actions: choose policy=mlp or a text env")
-        self.shaping = Shaping(temperature, top_k, top_p).check("policy.causal_lm")
+        one_of(f"{KEY}.dtype", dtype, ("float32", "bfloat16"))
+        self.shaping = Shaping(temperature, top_k, top_p).check(KEY)
+        self.lora = lora.Lora.of(KEY, path, lora_rank, lora_alpha, list(lora_targets))
         further: Any = OmegaConf.to_container(OmegaConf.create(config))  # plain dicts, however deep
-        sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
         if path is None:
-            self.tokenizer = character_tokenizer(env_spec.alphabet)
+            sizes = {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads}
+            self.tokenizer = task_tokenizer(env_spec)
             self.model = initialised(architecture, sizes, further, len(self.tokenizer), env_spec, streams)
         else:
-            refuse_sizes({"architecture": architecture, "config": further, **sizes})
-            self.model, self.tokenizer = loaded(path)
-        self.strict_alphabet = path is None
+            self.model, self.tokenizer = loaded(packaged.folder_of(path))
+            if self.lora is not None:
+                self.lora.attach(self.model, path, streams.integer("adapter weights"), KEY)
+        self.format = PromptFormat(self.tokenizer, chat, system).check(KEY)
+        own = ("character", "alphabet") if env_spec.vocabulary is None else ("word", "vocabulary")
+        self.strict = own if path is None else None  # what a token is and where it stands, where no other may come
         self.eos = end_of_sequence(self.model, self.tokenizer)
         self.critic: Critic | None = None
+        self.frozen = False  # True: a reference
         self.encode_prompts(list(env_spec.prompts), room=env_spec.max_steps)
         self.eval()
+        self.autocast = False
         self.cacheable = keeps_all_tokens(self.model) and self._shares_prompts()
+        if dtype == "bfloat16":
+            self._halve()
 
     def train(self, mode: bool = True) -> Self:
         """Without effect: log-probs are those of the policy that sampled only while dropout is off."""
         return super().train(False)
+
+    def _halve(self) -> None:
+        """Products in bfloat16: weights that do not train are stored so, those that do are cast in each pass."""
+        self.model.set_attn_implementation("eager")  # sdpa's backward in bfloat16 is ten times slower on a CPU
+        self.autocast = self.lora is None
+        for weight in self.model.parameters():
+            if not weight.requires_grad:
+                weight.data = weight.data.bfloat16()
+
+    def forward(self, **inputs: Any) -> Any:
+        """The model's own forward pass, in the policy's number format."""
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.autocast):
+            return self.model(**inputs)
 
     # -------------------------------------------------------------------------------------------- text <-> tokens
 
@@ -102,7 +139,7 @@ class CausalLM(TextPolicy):
         """ids [P, L], right-padded, and lengths [P]; UserError for a prompt without ``room`` tokens behind it."""
         if not prompts:
             return torch.zeros(0, 0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-        tokens: list[list[int]] = self.tokenizer(prompts)["input_ids"]
+        tokens = self.format(prompts)
         for prompt, ids in zip(prompts, tokens, strict=True):
             self._check_prompt(prompt, ids, room)
         return _padded(tokens)
@@ -110,9 +147,13 @@ class CausalLM(TextPolicy):
     def _check_prompt(self, prompt: str, ids: list[int], room: int) -> None:
         if not ids:
             raise UserError(f"the prompt {prompt!r} has no tokens: the model needs at least one to go on from")
-        if self.strict_alphabet and self.tokenizer.unk_token_id in ids:
-            strange = next(c for c, token in zip(prompt, ids, strict=True) if token == self.tokenizer.unk_token_id)
-            raise UserError(f"the prompt {prompt!r} has the character {strange!r}, which the task's alphabet lacks")
+        if self.strict is not None and self.tokenizer.unk_token_id in ids:
+            places = self.tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
+            start, end = places[ids.index(self.tokenizer.unk_token_id)]
+            token, all_tokens = self.strict
+            raise UserError(
+                f"the prompt {prompt!r} has the {token} {prompt[start:end]!r}, which the task's {all_tokens} lacks"
+            )
         if self.context_size is not None and len(ids) + room > self.context_size:
             raise UserError(
                 f"the prompt {_short(prompt)} has {len(ids)} tokens; with {room} new tokens that is more than the "
@@ -143,11 +184,13 @@ class CausalLM(TextPolicy):
     def score(
         self, context: Context, actions: Tensor, mask: Tensor, *, entropy: bool = False, values: bool = False
     ) -> Scored:
+        if self.frozen and self.lora is not None:
+            lora.leave_out_zeros(self.model)
         layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)))
         trunk = values and self.critic is not None and self.critic.body is None
-        logits, *hidden = layout.run(partial(_logits, self.model, hidden=trunk))
+        logits, *hidden = layout.run(partial(_logits, self, hidden=trunk))
         if values and not trunk:
-            hidden = list(layout.run(partial(_hidden, self.critic_body)))
+            hidden = list(layout.run(self._hidden))
         tokens = actions[layout.row, layout.step]  # [N]
         logits = self.shaping(logits, tokens)  # [N, V]
 
@@ -165,7 +208,7 @@ class CausalLM(TextPolicy):
         step = torch.arange(T + 1)
         length = (mask * step[1:]).amax(1, keepdim=True)  # [B, 1]
         layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)) | (step == length))
-        (hidden,) = layout.run(partial(_hidden, self.critic_body))
+        (hidden,) = layout.run(self._hidden)
         column = layout.step.where(layout.step < length[layout.row, 0], T)  # after the last token: column T
         return hidden.new_zeros(B, T + 1).index_put((layout.row, column), self.critic_head(hidden))
 
@@ -181,7 +224,7 @@ class CausalLM(TextPolicy):
         tokens = torch.arange(P * L + 2 * P * T) % self.model.get_input_embeddings().weight.shape[0]
         ids, actions = tokens[: P * L].view(P, L), tokens[P * L :].view(2 * P, T)
         row, cells = torch.arange(P).repeat(2), torch.ones(2 * P, T + 1, dtype=torch.bool)
-        forward = partial(_logits, self.model, hidden=False)
+        forward = partial(_logits, self, hidden=False)
 
         def says(layout: Layout) -> Tensor:
             (logits,) = layout.run(forward)
@@ -202,7 +245,7 @@ class CausalLM(TextPolicy):
 
     def add_critic(self, network: str) -> None:
         one_of("baseline.critic.network", network, ("own", "head"))
-        body = copy.deepcopy(self.model.base_model) if network == "own" else None
+        body = lora.sharing(self.model.base_model) if network == "own" else None
         self.critic = Critic(body, self.model.get_output_embeddings().weight.shape[1]).eval()
 
     @property
@@ -212,37 +255,54 @@ class CausalLM(TextPolicy):
         body: nn.Module = self.model.base_model if self.critic.body is None else self.critic.body
         return body
 
+    def _hidden(self, keep: Tensor, **inputs: Any) -> tuple[Tensor]:
+        """The last hidden states [n, width] where ``keep`` [b, s] is True."""
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.autocast):
+            return (self.critic_body(**inputs).last_hidden_state[keep],)
+
     def critic_head(self, hidden: Tensor) -> Tensor:
         """[N, width] -> values [N]."""
         assert self.critic is not None
-        value: Tensor = self.critic.head(hidden)
+        value: Tensor = self.critic.head(hidden.float())
         return value[:, 0]
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
         assert self.critic is not None
-        return self.critic.parameters()
+        return (p for p in self.critic.parameters() if p.requires_grad)
 
     def reference(self) -> CausalLM:
         critic, self.critic = self.critic, None
-        twin = copy.deepcopy(self).requires_grad_(False)
+        twin = lora.sharing(self, self.tokenizer).requires_grad_(False)
+        twin.frozen = True
         self.critic = critic
         return twin
 
     def save(self, folder: Path) -> None:
-        """A folder that transformers loads; the critic lies beside in critic.safetensors."""
+        """A folder that transformers loads, adapter merged; the adapter itself and the critic lie beside.
+
+        Of a reference that shares its model it is the adapter alone.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder, state_dict=_own_storage(self.model))
-        self.tokenizer.save_pretrained(folder)
+        if self.lora is not None:
+            lora.save_adapter(self.model, folder)
+        if self.lora is None or not self.frozen:
+            weights = self.model.state_dict() if self.lora is None else lora.merged(self.model)
+            self.model.save_pretrained(folder, state_dict=_own_storage(weights))
+            self.tokenizer.save_pretrained(folder)
         if self.critic is not None:
-            save_file(_own_storage(self.critic), folder / CRITIC_FILE)
+            save_file(_own_storage(lora.trained(self.critic)), folder / CRITIC_FILE)
 
     def load(self, folder: Path) -> None:
         """Into the parameters that there are: views of them stay valid."""
-        self.model.load_state_dict(loaded(str(folder))[0].state_dict())
+        if self.lora is None:
+            self.model.load_state_dict(loaded(str(folder))[0].state_dict())
+        else:
+            lora.load_adapter(self.model, folder)
         if self.critic is not None:
             if not (folder / CRITIC_FILE).is_file():
                 raise UserError(f"{folder} holds a policy without a critic; this run's baseline needs one")
-            self.critic.load_state_dict(load_file(folder / CRITIC_FILE))
+            frozen = self.critic.state_dict() | load_file(folder / CRITIC_FILE)
+            self.critic.load_state_dict(frozen)
 
 
 class Critic(nn.Module):
@@ -262,11 +322,6 @@ def _logits(model: Any, keep: Tensor, *, hidden: bool, **inputs: Any) -> tuple[T
     return (output.logits, output.hidden_states[-1][keep]) if hidden else (output.logits,)
 
 
-def _hidden(body: nn.Module, keep: Tensor, **inputs: Any) -> tuple[Tensor]:
-    """The last hidden states [n, width] where ``keep`` [b, s] is True."""
-    return (body(**inputs).last_hidden_state[keep],)
-
-
 def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Right-padded ids [P, L] and lengths [P]."""
     lengths = torch.tensor([len(row) for row in rows])
@@ -278,7 +333,7 @@ def _short(text: str) -> str:
     return repr(text) if len(text) <= 80 else f"{text[:60]!r}... ({len(text)} characters)"
 
 
-def _own_storage(module: nn.Module) -> dict[str, Tensor]:
+def _own_storage(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A state dict in which no two tensors share memory but those that are one (tied weights)."""
     clones: dict[int, Tensor] = {}
-    return {name: clones.setdefault(tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()}
+    return {name: clones.setdefault(tensor.data_ptr(), tensor.clone()) for name, tensor in weights.items()}

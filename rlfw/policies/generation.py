@@ -58,7 +58,7 @@ class CausalLMActor(TextActor):
     @torch.no_grad()
     def _write(self, context: Prompts, T: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """Tokens and log-probs [B, T]; what stands behind a row's first end-of-sequence token is meaningless."""
-        model, shaping, eos = self.policy.model, self.policy.shaping, self.policy.eos
+        model, shaping, eos = self.policy, self.policy.shaping, self.policy.eos
         tokens = torch.zeros(len(context.row), T, dtype=torch.long)
         logprobs = torch.zeros(len(context.row), T)
         cache, logits, attention = self._prefill(context, T)
@@ -91,10 +91,10 @@ class CausalLMActor(TextActor):
 
     def _prefill(self, context: Prompts, room: int) -> tuple[Any, Tensor, Tensor | None]:
         """The prompts once, left-padded, then repeated: cache of B rows, logits [B, V], attention [B, L + room]."""
-        model = self.policy.model
+        model = self.policy
         column = torch.arange(context.ids.shape[1]) - (context.ids.shape[1] - context.length[:, None])  # [P, L]
         padded = bool((column < 0).any())
-        cache: Any = DynamicCache(config=model.config)
+        cache: Any = DynamicCache(config=model.model.config)
         logits = model(
             input_ids=context.ids.gather(1, column.clamp(min=0)),
             attention_mask=(column >= 0).long() if padded else None,

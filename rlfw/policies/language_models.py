@@ -6,6 +6,7 @@ transformers takes seconds to import, so it is imported where a model is made.
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,30 +82,24 @@ def _checked(further: dict[str, Any], default: Any) -> dict[str, Any]:
         if (name := common.get(key, key)) in OWN_KEYS:
             raise UserError(f"{KEY}.config.{key}: write {KEY}.{OWN_KEYS[name]}")
         if name == "vocab_size":
-            raise UserError(f"{KEY}.config.{key} follows from the task's alphabet")
+            raise UserError(f"{KEY}.config.{key} follows from the task's alphabet or vocabulary")
     return {common.get(key, key): value for key, value in further.items()}
 
 
-def refuse_sizes(given: dict[str, Any]) -> None:
-    defaults = {"architecture": "llama", "hidden_size": 96, "num_layers": 3, "num_heads": 4, "config": {}}
-    for key, value in given.items():
-        if value != defaults[key]:
-            raise UserError(f"{KEY}.{key}={value} has no effect: {KEY}.path names a model that is already built")
-
-
 def loaded(path: str) -> tuple[Any, Any]:
-    """Model and tokenizer of a local folder."""
+    """Model and tokenizer of a local folder, or of a GGUF file."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     quiet()
-    if not Path(path).is_dir():
-        raise UserError(f"{KEY}.path={path}: there is no such folder; models are read from disk, never downloaded")
+    folder, gguf = _found(path)
+    # A folder is data: no code of its own is run, no pickle is read, nothing is fetched.
+    data: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    weights = {"use_safetensors": True} if gguf is None else unpacked(gguf)
+    words = {} if gguf is None or (folder / "tokenizer.json").is_file() else {"gguf_file": gguf}
     try:
-        # A folder is data: no code of its own is run, no pickle is read, nothing is fetched.
-        data: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         read: Any = AutoModelForCausalLM.from_pretrained
-        model, found = read(path, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **data)
-        tokenizer = AutoTokenizer.from_pretrained(path, **data)
+        model, found = read(folder, dtype=torch.float32, output_loading_info=True, **weights, **data)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **words, **data)
     except Exception as error:  # what a broken folder raises depends on how it is broken
         raise UserError(f"{KEY}.path={path}: transformers cannot load it: {error!r:.300}") from error
     if found["missing_keys"]:
@@ -113,6 +108,28 @@ def loaded(path: str) -> tuple[Any, Any]:
     if len(tokenizer) > rows:
         raise UserError(f"{KEY}.path={path}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
     return supported(model, f"{KEY}.path={path}"), tokenizer
+
+
+def _found(path: str) -> tuple[Path, str | None]:
+    """The folder, and the GGUF file that holds its weights, where no safetensors file does."""
+    there = Path(path)
+    if there.is_file() and there.suffix == ".gguf":
+        return there.parent, there.name
+    if not there.is_dir():
+        raise UserError(f"{KEY}.path={path}: there is no such folder; models are read from disk, never downloaded")
+    files = [] if any(there.glob("*.safetensors")) else sorted(there.glob("*.gguf"))
+    if len(files) > 1:
+        raise UserError(f"{KEY}.path={path} has {len(files)} GGUF files: name one, as {KEY}.path={files[0]}")
+    return there, files[0].name if files else None
+
+
+def unpacked(gguf: str) -> dict[str, Any]:
+    """How transformers is told to read a GGUF file: every weight as a number."""
+    from transformers import GgufConfig
+
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        raise UserError(f"{KEY}.path: {gguf} needs {' and '.join(missing)}: pip install 'rlfw[gguf]'")
+    return {"gguf_file": gguf, "quantization_config": GgufConfig(dequantize=True)}
 
 
 def supported(model: Any, source: str) -> Any:

@@ -11,6 +11,7 @@ from rlfw.errors import printable
 from rlfw.report import arms, statistics
 from rlfw.report.folders import INFERRED
 from rlfw.report.text import number
+from rlfw.watch import warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ def caveats(
         *_metric(records, chosen=chosen),
         *_few(rows),
         *_failed(records, results, rows),
+        *_warned(results),
         *_open(results),
         *_empty(rows),
         *_unequal(rows),
@@ -96,6 +98,20 @@ def _failed(records: Records, results: Sequence[Result], rows: Sequence[Row]) ->
         )
 
 
+def _warned(results: Sequence[Result]) -> Iterator[str]:
+    kinds: dict[tuple[str, str], list[set[str]]] = {}
+    for r in results:
+        if r.run.state != "missing":
+            kinds.setdefault((r.run.arm, r.run.env), []).append(warned(r.run.path))
+    for (arm, env), runs in kinds.items():
+        if counts := Counter(kind for run in runs for kind in sorted(run)):
+            told = ", ".join(f"{kind} {times}" for kind, times in counts.most_common())
+            yield (
+                f"{arm} on {env}: {sum(map(bool, runs))} of {len(runs)} runs gave a warning while training ({told}). "
+                "Each stands in the run's warnings.jsonl."
+            )
+
+
 def _high(records: Records) -> bool:
     return records.metric.higher_is_better and records.metric.summary != "steps_to"
 
@@ -146,7 +162,10 @@ def _points(records: Records, results: Sequence[Result]) -> Iterator[str]:
         if len(counts) > 1:
             fewest, most = min(counts), max(counts)
             if most - fewest > max(1, UNEQUAL * most):
-                yield f"On {env} runs logged {metric.name} {fewest} to {most} times: some evaluations are missing."
+                yield (
+                    f"On {env} runs logged {metric.name} {fewest} to {most} times: an evaluation is missing, or no "
+                    "episode ended in a rollout; curves and areas interpolate there."
+                )
         if short:
             yield (
                 f"On {env} {short} run(s) logged {metric.name} fewer than {metric.last} times: their score is the mean "

@@ -11,10 +11,10 @@ import numpy as np
 
 from rlfw.report import arms as table
 from rlfw.report import curves, statistics, style
-from rlfw.report.style import DARK, LIGHT, Theme, plain, strokes
+from rlfw.report.style import DARK, LIGHT, Theme, axis, plain, strokes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rlfw.report.arms import Row, Scores
@@ -37,12 +37,21 @@ class Figure:
     wide: bool  # it has panels side by side
 
 
-def draw(records: Records, results: Sequence[Result], rows: Sequence[Row], scaled: Scores | None) -> list[Figure]:
-    """Curves and points of each env; interactions of a grid; profiles over envs. ``scaled``: None for one env."""
+def draw(
+    records: Records,
+    results: Sequence[Result],
+    rows: Sequence[Row],
+    scaled: Scores | None,
+    further: Mapping[str, Sequence[Figure]],
+) -> list[Figure]:
+    """Curves and points of each env; interactions of a grid; profiles over envs.
+
+    ``scaled``: None for one env. ``further``: env -> figures that follow on its own.
+    """
     found = []
     names = table.names(records)
     for env, mine in table.by_env(rows).items():
-        found += [_curves(records, results, names, env), _points(records, mine, env)]
+        found += [_curves(records, results, names, env), _points(records, mine, env), *further.get(env, ())]
         if len(records.factors) >= 2:
             found.append(_interaction(records, mine, env))
     if scaled is not None:
@@ -58,7 +67,8 @@ def write(figures: Sequence[Figure], folder: Path) -> None:
         (folder / f"{figure.name}.png").write_bytes(figure.png)
 
 
-def _render(name: str, caption: str, size: tuple[float, float], paint: Callable, *, wide: bool = False) -> Figure:
+def render(name: str, caption: str, size: tuple[float, float], paint: Callable, *, wide: bool = False) -> Figure:
+    """``paint`` on a canvas of ``size`` inches, for a light and for a dark page."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
@@ -78,7 +88,12 @@ def _render(name: str, caption: str, size: tuple[float, float], paint: Callable,
 def _saved(canvas: Any, kind: str) -> bytes:
     file = io.BytesIO()
     canvas.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    return file.getvalue()
+    return _shorter(file.getvalue()) if kind == "svg" else file.getvalue()
+
+
+def _shorter(svg: bytes) -> bytes:
+    """With lines to a tenth of a point, which no screen shows: half the size of a page."""
+    return re.sub(rb' d="[^"]*"', lambda line: re.sub(rb"(\d\.\d)\d+", rb"\1", line[0]), svg)
 
 
 def _file(name: str) -> str:
@@ -106,18 +121,18 @@ def _curves(records: Records, results: Sequence[Result], names: list[str], env: 
             for panel, arm in zip(panels, shown, strict=False):
                 for each in [names[0], arm]:
                     if each in found:
-                        _line(panel, found[each], looks[each], each)
+                        draw_curve(panel, found[each], looks[each], each)
                 panel.set_title(plain(arm, 30), fontsize=7)
             for panel in panels[len(shown) :]:
                 panel.axis("off")
             canvas.suptitle(env, fontsize=10)
             canvas.supxlabel(unit, fontsize=9)
-            canvas.supylabel(metric, fontsize=9)
+            canvas.supylabel(axis(metric), fontsize=9)
             return
         panel = canvas.subplots()
         for arm, curve in found.items():
-            _line(panel, curve, looks[arm], arm)
-        panel.set(title=env, xlabel=unit, ylabel=metric)
+            draw_curve(panel, curve, looks[arm], arm)
+        panel.set(title=env, xlabel=unit, ylabel=axis(metric))
         handles, labels = panel.get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 30 else 2)
 
@@ -131,10 +146,11 @@ def _curves(records: Records, results: Sequence[Result], names: list[str], env: 
     )
     lines = sum(-(-len(arm) // 44) for arm in found)
     size = (11, 1.9 * -(-len(shown) // 4) + 0.5) if many else (5.4, 3.5 + 0.17 * lines)
-    return _render(f"curves-{env}", caption, size, paint, wide=many)
+    return render(f"curves-{env}", caption, size, paint, wide=many)
 
 
-def _line(panel: Any, curve: curves.Curve, look: style.Stroke, arm: str) -> None:
+def draw_curve(panel: Any, curve: curves.Curve, look: style.Stroke, arm: str) -> None:
+    """The mean and its interval; a failed run as a thin line of its own."""
     if len(curve.steps):
         label = plain(f"{arm} (n={len(curve.runs)})")
         panel.plot(curve.steps, curve.mean, color=look.color, linestyle=look.dashes, linewidth=1.6, label=label)
@@ -176,7 +192,7 @@ def _points(records: Records, rows: list[Row], env: str) -> Figure | None:
         f"Seed by seed on {env}: a point a run, the mean and its 95 % t-interval."
         + " Failed runs stand at the worst score of a finished one." * failed
     )
-    return _render(f"points-{env}", caption, (5.4, 1.2 + 0.42 * len(shown)), paint)
+    return render(f"points-{env}", caption, (5.4, 1.2 + 0.42 * len(shown)), paint)
 
 
 def _interaction(records: Records, rows: list[Row], env: str) -> Figure | None:
@@ -207,7 +223,7 @@ def _interaction(records: Records, rows: list[Row], env: str) -> Figure | None:
         f"The grid on {env}: mean and 95 % t-interval of each cell. Parallel lines: {first} and {second} add up; lines "
         "that are not: they interact."
     )
-    return _render(f"grid-{env}", caption, (5.4, 3.9 + 0.1 * len(lines)), paint)
+    return render(f"grid-{env}", caption, (5.4, 3.9 + 0.1 * len(lines)), paint)
 
 
 def _cell(rows: list[Row], words: dict[str, list[str]], *chosen: str) -> Row | None:
@@ -239,4 +255,4 @@ def _profile(scaled: Scores, names: list[str]) -> Figure | None:
         + f" {left} arms are not drawn."
         * bool(left)
     )
-    return _render("profile", caption, (5.4, 3.7 + 0.17 * len(shown)), paint)
+    return render("profile", caption, (5.4, 3.7 + 0.17 * len(shown)), paint)

@@ -1,4 +1,4 @@
-"""A report as files: report.html in one piece, report.md, figures/, results.csv."""
+"""A report as files: report.html in one piece, report.md, figures/, results.csv, timings.csv."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import UserError
-from rlfw.report import arms, figures, results, text
+from rlfw.report import arms, figures, results, search, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,7 @@ def write(content: Content, out: Path) -> None:
         (out / "report.html").write_text(html(content), encoding="utf-8")
         (out / "report.md").write_text(markdown(content), encoding="utf-8")
         _write_csv(results.table(content.results, content.records.metric), out / "results.csv")
+        _write_csv(results.timings(content.results), out / "timings.csv")
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there: {error.strerror or error}") from error
 
@@ -89,6 +90,7 @@ def _filled(template: str, content: Content, *, escaped: bool) -> str:
         metric=arms.described(content.records.metric),
         better="higher" if results.better_high(content.records.metric) else "lower",
         tables=[*_overall(content), *_arms(content)],
+        trials=_trials(content),
         effects=_effects(content),
         differences={arm.name: text.differences(arm) for arm in content.records.arms},
     )
@@ -173,6 +175,13 @@ def _overall(content: Content) -> list[Table]:
             Cell(text.number(row.improvement), row.improvement),
         ])  # fmt: skip
     return [Table("all envs, normalised", head, body)]
+
+
+def _trials(content: Content) -> Table | None:
+    if content.search is None:
+        return None
+    head, body = search.table(content.search)
+    return Table(content.search.objective, head, [[Cell(*cell) for cell in row] for row in body])
 
 
 def _effects(content: Content) -> list[Table]:

@@ -139,11 +139,14 @@ def normalized(scores: dict[tuple[str, str], np.ndarray], metric: Metric) -> dic
 
 
 def table(results: list[Result], metric: Metric) -> list[dict[str, object]]:
-    """results.csv: a row a run. Beside the metric the last value of everything else that the run logged."""
+    """results.csv: a row a run. Beside the metric the last value of everything else that the run logged.
+
+    No clock is among them: runs that were cut and went on give the same table as uncut ones.
+    """
     names = dict.fromkeys(name for r in results for name in r.last if not name.startswith(TIMES))
     rest = [name for name in names if name not in (STEP, "iteration", "episode")]
     rows: list[dict[str, object]] = []
-    for r in sorted(results, key=lambda r: (r.run.env, r.run.arm, r.run.seed, str(r.run.path))):
+    for r in _ordered(results):
         row: dict[str, object] = {
             "arm": r.run.arm,
             "env": r.run.env,
@@ -156,12 +159,23 @@ def table(results: list[Result], metric: Metric) -> list[dict[str, object]]:
             "bound": r.censored,
             "points": len(r.values),
             "steps": r.budget,
-            "seconds": r.run.seconds,
             "why": r.why,
             "run": r.run.path.name,
         }
         rows.append(row | {f"last:{name}": _number(r.last.get(name)) for name in rest})
     return rows
+
+
+def timings(results: list[Result]) -> list[dict[str, object]]:
+    """timings.csv: how long each row of results.csv took."""
+    return [
+        {"arm": r.run.arm, "env": r.run.env, "seed": r.run.seed, "run": r.run.path.name, "seconds": r.run.seconds}
+        for r in _ordered(results)
+    ]
+
+
+def _ordered(results: list[Result]) -> list[Result]:
+    return sorted(results, key=lambda r: (r.run.env, r.run.arm, r.run.seed, str(r.run.path)))
 
 
 def _number(value: float | None) -> object:

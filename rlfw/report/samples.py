@@ -1,4 +1,7 @@
-"""What a language model wrote, a few lines of each arm; as text that can be shown, never as markup or control codes."""
+"""What a language model wrote, a few lines of each arm at the start, in the middle and at the end of a run.
+
+As text that can be shown, never as markup or control codes.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import printable
+from rlfw.report.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
     from rlfw.report.results import Result
 
 SHOWN = 4
 LONGEST = 300  # characters of a text
-TAIL = 400_000  # bytes of samples.jsonl that are looked at, from its end
+BLOCK = 65_536  # bytes of samples.jsonl that are read at once
 
 
 @dataclass(frozen=True)
@@ -26,17 +31,30 @@ class Sample:
     prompt: str
     completion: str
     reward: float | None
+    scores: str  # each reward function's own value, where there are several
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Of one iteration."""
+
+    iteration: int
+    lines: list[Sample]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Of one run's last iteration."""
+    """Of one run."""
 
     arm: str
     env: str
     seed: int
-    iteration: int
-    lines: list[Sample]
+    stages: list[Stage]
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are several reward functions."""
+        return any(line.scores for stage in self.stages for line in stage.lines)
 
 
 def read(results: Sequence[Result]) -> list[Samples]:
@@ -44,23 +62,73 @@ def read(results: Sequence[Result]) -> list[Samples]:
     found: dict[tuple[str, str], Samples] = {}
     for r in sorted(results, key=lambda r: r.run.seed):
         key = (r.run.arm, r.run.env)
-        if r.outcome == "finished" and key not in found and (rows := _last_rows(r.run.path / "samples.jsonl")):
-            chosen = [rows[k * len(rows) // SHOWN] for k in range(min(SHOWN, len(rows)))]
-            lines = [Sample(_shown(row["prompt"]), _shown(row["completion"]), row.get("reward")) for row in chosen]
-            found[key] = Samples(*key, r.run.seed, rows[0]["iteration"], lines)
+        if r.outcome == "finished" and key not in found and (kept := stages(r.run.path / "samples.jsonl")):
+            found[key] = Samples(*key, r.run.seed, kept)
     order = list(dict.fromkeys((r.run.arm, r.run.env) for r in results))
     return [found[key] for key in order if key in found]
 
 
-def _last_rows(file: Path) -> list[Mapping[str, Any]]:
+def stages(file: Path) -> list[Stage]:
+    """The first iteration, the one in the middle and the last."""
     if not file.is_file():
         return []
-    with file.open("rb") as samples:
-        size = samples.seek(0, 2)
-        samples.seek(max(0, size - TAIL))
-        lines = samples.read().split(b"\n")[bool(size > TAIL) :]
-    rows = [json.loads(line) for line in lines if line.endswith(b"}")]
-    return [row for row in rows if row["iteration"] == rows[-1]["iteration"]]
+    with file.open("rb") as lines:
+        first, last = next(_rows(lines, 0), None), _last(lines)
+        if first is None or last is None:
+            return []
+        start, end = first["iteration"], last["iteration"]
+        wanted = dict.fromkeys([start, (start + end) // 2, end])
+        found = [_of_iteration(lines, iteration) for iteration in wanted]
+    return [stage for stage in found if stage.lines]
+
+
+def _of_iteration(lines: BinaryIO, iteration: int) -> Stage:
+    rows = []
+    for row in _rows(lines, _place(lines, iteration)):
+        if row["iteration"] > iteration:
+            break
+        rows.append(row)
+    shown = min(SHOWN, len(rows))
+    chosen = [rows[k * len(rows) // shown] for k in range(shown)]
+    return Stage(iteration, [_sample(row) for row in chosen])
+
+
+def _place(lines: BinaryIO, iteration: int) -> int:
+    """Where the first line of ``iteration`` or of a later one begins, by bisection: iterations never fall."""
+    low, high = 0, lines.seek(0, 2)
+    while low < high:
+        middle = (low + high) // 2
+        row = next(_rows(lines, middle), None)
+        low, high = (middle + 1, high) if row is not None and row["iteration"] < iteration else (low, middle)
+    return low
+
+
+def _rows(lines: BinaryIO, place: int) -> Iterator[Mapping[str, Any]]:
+    """The whole lines that begin at ``place`` or after it."""
+    lines.seek(max(0, place - 1))
+    if place:
+        lines.readline()  # the rest of the line before, unless it ends right there
+    for line in lines:
+        if line.endswith(b"}\n"):
+            yield json.loads(line)
+
+
+def _last(lines: BinaryIO) -> Mapping[str, Any] | None:
+    """The last line that is whole."""
+    end = lines.seek(0, 2)
+    for start in range(end - BLOCK, -BLOCK, -BLOCK):
+        found = None
+        for found in _rows(lines, max(0, start)):  # noqa: B007
+            pass
+        if found is not None:
+            return found
+    return None
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    scores = row.get("scores", {})
+    told = ", ".join(f"{name} {number(value)}" for name, value in scores.items()) if len(scores) > 1 else ""
+    return Sample(_shown(row["prompt"]), _shown(row["completion"]), row.get("reward"), _shown(told))
 
 
 def _shown(text: Any) -> str:

@@ -6,7 +6,24 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933")
+UNITS = {  # of a column, or of all that begin so; of the README's table of metrics those that have one
+    "objective/kl_coef": "",
+    "objective/kl_per_token": "nats a step",
+    "objective/kl": "nats a row",
+    "objective/entropy_coef": "",
+    "objective/entropy": "nats a step",
+    "policy/approxkl": "nats a step",
+    "loss/kl": "nats a step",
+    "loss/entropy": "nats a step",
+    "loss/nll": "nats a step",
+    "response_length/clip_ratio": "share of rows",
+    "response_length/": "steps",
+    "sampling/logp_difference": "nats",
+    "timing_s/": "s",
+}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2, 1, 2, 1, 2)))
 MARKERS = "osD^vPX"
 
@@ -66,6 +83,38 @@ def strokes(arms: list[str], theme: Theme) -> dict[str, Stroke]:
         turn, place = divmod(number, len(OKABE_ITO))
         dashes = DASHES[(place + turn + 1) % len(DASHES)]
         found[arm] = Stroke(OKABE_ITO[place], dashes, MARKERS[(place + 1) % len(MARKERS)])
+    return found
+
+
+def axis(column: str) -> str:
+    """A column as an axis names it, with its unit."""
+    return plain(column) + f" [{unit(column)}]" * bool(unit(column))
+
+
+def unit(column: str) -> str:
+    """Of a column; empty where it has none."""
+    return next((unit for start, unit in UNITS.items() if column.startswith(start)), "")
+
+
+def is_kl(column: str) -> bool:
+    """Whether a column is a divergence, which near its start grows with the square of the distance."""
+    return "kl" in column and bool(unit(column))
+
+
+def root(x: np.ndarray) -> np.ndarray:
+    """The square root with its sign: an estimate of a divergence may be a little below 0."""
+    return np.asarray(np.sign(x) * np.sqrt(np.abs(x)))
+
+
+def root_ticks(low: float, high: float) -> list[float]:
+    """0 and round numbers (1, 2, 5, ...) from ``low`` to ``high``, apart enough to be read on a square-root scale."""
+    reach = root(np.array([low, high]))
+    found = [0.0]
+    for power in range(-4, 7):
+        for first in (1, 2, 5):
+            tick = first * 10.0**power
+            if tick <= high and np.sqrt(tick) - np.sqrt(found[-1]) >= 0.11 * np.ptp(reach):
+                found.append(tick)
     return found
 
 

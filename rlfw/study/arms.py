@@ -29,7 +29,7 @@ def drafts(study: Study) -> list[Draft]:
     leave_one_out  all (the base with every factor's level), then all without one factor
     arms           as they are named
     """
-    found = [_completed(study, name, words) for name, words in _MODES[study.mode](study)]
+    found = [completed(study, name, words) for name, words in _MODES[study.mode](study)]
     _check_used(study, found)
     return found
 
@@ -56,7 +56,7 @@ def _arms(study: Study) -> list[tuple[str, list[str]]]:
 _MODES = {"grid": _grid, "one_at_a_time": _one_at_a_time, "leave_one_out": _leave_one_out, "arms": _arms}
 
 
-def _completed(study: Study, name: str, words: list[str]) -> Draft:
+def completed(study: Study, name: str, words: list[str]) -> Draft:
     """With the words that come along, and the reason to skip it if there is one."""
     along = [word for chosen, more in study.coupled.items() if set(chosen.split()) <= set(words) for word in more]
     skipped = next((rule for rule in study.skip if set(rule) <= set(words)), None)

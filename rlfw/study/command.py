@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from rlfw import config
 from rlfw.errors import RunError, UserError, printable
-from rlfw.study import declaration
+from rlfw.study import declaration, search
 from rlfw.study.estimate import Estimate, clock
 from rlfw.study.folder import Folder, write_experiment
+from rlfw.study.launcher import LAUNCHERS
 from rlfw.study.plan import plan
 from rlfw.study.records import base_of, read_index, run_state
 from rlfw.study.runner import Runner
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlfw.study.declaration import Study
+    from rlfw.study.launcher import Launcher
     from rlfw.study.plan import Plan, Run
     from rlfw.study.records import Arm
 
@@ -31,7 +34,8 @@ DESCRIPTION = """\
 Run the study that FILE declares: every arm, env and seed as a process of its own.
 
 Called again it goes on: what is done is skipped, what was cut is resumed, what failed is tried once more, a larger
---seeds adds seeds. Ctrl-C ends it, with every run saved. docs/studies.md says what FILE holds.
+--seeds adds seeds, a larger --trials trials of a search. Ctrl-C ends it, with every run saved. docs/studies.md says
+what FILE holds.
 
 exit codes: 0 all is done, 1 some runs failed or were cut, 2 the declaration is wrong, 130 or 143 ended by a signal"""
 
@@ -49,31 +53,61 @@ def main(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a YAML file with a key study")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a YAML file with a key study, or a shipped one's name")
     parser.add_argument("words", nargs="*", metavar="WORD", help="over the base's: plugins=[FILE], total_steps=N, ...")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the study's folder")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="runs at once (default 2)")
+    parser.add_argument("--workers", type=int, metavar="N", help="runs at once (default 2; ray: its CPUs; slurm: 50)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads a run (default 1)")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N-1, in place of the declaration's number")
+    parser.add_argument("--trials", type=int, metavar="N", help="of mode: search, in place of the declaration's number")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="local", help="what trains the runs (default local)")
+    parser.add_argument(
+        "--slurm", action="append", default=[], metavar="KEY=VALUE", help="for its jobs: partition=gpu, time=120, ..."
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would run and how long; run nothing")
     args = parser.parse_intermixed_args(words)
     for name in ("workers", "threads"):
-        declaration.count(f"--{name}", getattr(args, name))
+        if getattr(args, name) is not None:
+            declaration.count(f"--{name}", getattr(args, name))
+    if args.slurm and args.launcher != "slurm":
+        raise UserError(f"--slurm {args.slurm[0]} belongs to --launcher slurm")
+    launcher = LAUNCHERS[args.launcher](args.threads, args.workers, args.slurm)
     torch.set_num_threads(args.threads)
-    study = declaration.read(args.file)
-    study = dataclasses.replace(study, base=[*study.base, *args.words])
+    if not args.file.exists():
+        args.file = config.experiment_path(str(args.file)) or args.file
+    declared = declaration.read(args.file)
+    study = dataclasses.replace(declared, base=[*declared.base, *args.words])
+    if args.trials is not None:
+        if study.search is None:
+            raise UserError(f"--trials belongs to mode: search; {args.file} declares mode: {study.mode}")
+        trials = declaration.count("--trials", args.trials)
+        study = dataclasses.replace(study, search=dataclasses.replace(study.search, trials=trials))
     seeds = study.seeds if args.seeds is None else declaration.count("--seeds", args.seeds)
     if args.dry_run:
         with tempfile.TemporaryDirectory() as aside:
-            made = plan(study, write_experiment(study, Path(aside)))
-        print(_told(study, made, seeds, args))
+            first = write_experiment(study, Path(aside))
+            if study.search is not None:
+                told = search.told(study, first, seeds, args.out, launcher.workers)
+                print("\n".join([*_aims(study), *told]))
+                return 0
+            made = plan(study, first)
+        print(_told(study, made, seeds, launcher.workers, args))
         return 0
     if args.out is None:
         raise UserError("--out DIR is missing: the study's folder; --dry-run needs none")
-    return _run(study, seeds, args)
+    if study.search is not None:
+        return _search(study, declared, seeds, launcher, args)
+    return _run(study, seeds, launcher, args)
 
 
-def _run(study: Study, seeds: int, args: argparse.Namespace) -> int:
+def _search(study: Study, declared: Study, seeds: int, launcher: Launcher, args: argparse.Namespace) -> int:
+    session = search.Session(study, declared, Folder(args.out), args.file, args.words, seeds)
+    session.run(launcher, args.threads)
+    print("\n".join(session.summary(_command(args))))
+    return session.code
+
+
+def _run(study: Study, seeds: int, launcher: Launcher, args: argparse.Namespace) -> int:
     folder = Folder(args.out)
     folder.open()
     made = plan(study, folder.experiment(study))
@@ -86,12 +120,17 @@ def _run(study: Study, seeds: int, args: argparse.Namespace) -> int:
         print(f"{old} run(s) of an earlier declaration are left in {args.out}/runs: no report reads them")
     states = folder.states()
     done = sum(states[run.name] == "done" for run in runs)
-    print(f"{len(runs)} runs, {done} of them done; {args.workers} at once, {args.threads} thread(s) each", flush=True)
-    runner = Runner(folder, runs, args.workers, args.threads, table())
+    if done < len(runs):
+        launcher.open(args.out)
+    at_once = f"{launcher.workers} at once, {args.threads} thread(s) each"
+    print(f"{len(runs)} runs, {done} of them done; {at_once}", flush=True)
+    runner = Runner(folder, runs, launcher.workers, args.threads, table(), launcher)
     try:
         runner.run()
     except OSError as error:
         raise RunError(f"cannot write to {args.out}: {error.strerror}; free space, and: {_command(args)}") from error
+    finally:
+        launcher.close()
     return _summary(runner, args)
 
 
@@ -115,27 +154,37 @@ def _summary(runner: Runner, args: argparse.Namespace) -> int:
 def _command(args: argparse.Namespace) -> str:
     """The same call once more."""
     seeds = [] if args.seeds is None else ["--seeds", str(args.seeds)]
-    sizes = ["--workers", str(args.workers), "--threads", str(args.threads)]
+    seeds += [] if args.trials is None else ["--trials", str(args.trials)]
+    workers = [] if args.workers is None else ["--workers", str(args.workers)]
+    engine = [] if args.launcher == "local" else ["--launcher", args.launcher]
+    options = [word for option in args.slurm for word in ("--slurm", option)]
+    sizes = [*workers, "--threads", str(args.threads), *engine, *options]
     return shlex.join(["rlfw", "study", str(args.file), *args.words, "--out", str(args.out), *sizes, *seeds])
 
 
 # ------------------------------------------------------------------------------------------------ the dry run
 
 
-def _told(study: Study, made: Plan, seeds: int, args: argparse.Namespace) -> str:
-    base = base_of(made.arms)
-    runs = made.runs(seeds)
-    running = [arm for arm in made.arms if arm.refused is None]
-    refused = [arm for arm in made.arms if arm.refused is not None]
+def _aims(study: Study) -> list[str]:
     metric = study.metric
     better = "higher is" if metric.higher_is_better else "lower is"
     better = "fewer steps are" if metric.summary == "steps_to" else better
     beside = " and the keys beside study" if study.experiment else ""
-    lines = [
+    return [
         study.question.strip(),
         f"base        {' '.join(study.base) or '(the defaults)'}{beside}",
         f"metric      {metric.name}, {metric.summary}{_detail(study)}; {better} better",
         "",
+    ]
+
+
+def _told(study: Study, made: Plan, seeds: int, workers: int, args: argparse.Namespace) -> str:
+    base = base_of(made.arms)
+    runs = made.runs(seeds)
+    running = [arm for arm in made.arms if arm.refused is None]
+    refused = [arm for arm in made.arms if arm.refused is not None]
+    lines = [
+        *_aims(study),
         f"{len(running)} arms, as differences from {base}",
         *(line for arm in running for line in _differences(arm, base)),
     ]
@@ -143,7 +192,7 @@ def _told(study: Study, made: Plan, seeds: int, args: argparse.Namespace) -> str
         lines += ["", f"{len(refused)} skipped", *(f"  {arm.name}\n      {arm.refused}" for arm in refused)]
     envs = ", ".join(env.name for env in study.envs)
     count = f"{len(running)} arms x {len(study.envs)} envs ({envs}) x {seeds} seeds = {len(runs)} runs"
-    return "\n".join([*lines, "", count, *_time(runs, args)])
+    return "\n".join([*lines, "", count, *_time(runs, workers, args)])
 
 
 def _detail(study: Study) -> str:
@@ -163,7 +212,7 @@ def _word(value: Any) -> str:
     return "-" if value is None else declaration.written(value)
 
 
-def _time(runs: Sequence[Run], args: argparse.Namespace) -> list[str]:
+def _time(runs: Sequence[Run], workers: int, args: argparse.Namespace) -> list[str]:
     """How long it takes, from runs that are done; where none is, how to learn it."""
     states: dict[str, str] = {}
     if args.out is not None and args.out.is_dir():
@@ -171,7 +220,7 @@ def _time(runs: Sequence[Run], args: argparse.Namespace) -> list[str]:
     left = [(run, 0.0) for run in runs if states.get(run.name) != "done"]
     done = len(runs) - len(left)
     lines = [f"{done} of them done in {args.out}"] if done else []
-    seconds = None if args.out is None else Estimate(args.out).left(left, args.workers)
+    seconds = None if args.out is None else Estimate(args.out).left(left, workers)
     if seconds is None:
         where = "--out DIR" if args.out is None else f"--out {args.out}"
         return [
@@ -179,4 +228,4 @@ def _time(runs: Sequence[Run], args: argparse.Namespace) -> list[str]:
             f"time        not known before a run is done: rlfw study {args.file} {where} --seeds 1 trains the",
             "            first seed, which stays part of the study, and --dry-run with the same --out then says it",
         ]
-    return [*lines, f"time        about {clock(seconds)} more with {args.workers} workers, from the runs that are done"]
+    return [*lines, f"time        about {clock(seconds)} more with {workers} workers, from the runs that are done"]

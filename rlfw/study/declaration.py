@@ -14,11 +14,14 @@ from rlfw.registry import suggest
 from rlfw.study.records import SUMMARIES, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-MODES = ("grid", "one_at_a_time", "leave_one_out", "arms")
-KEYS = ("question", "base", "mode", "factors", "with", "skip", "arms", "envs", "seeds", "metric")
+    from rlfw.study.space import Search
+
+MODES = ("grid", "one_at_a_time", "leave_one_out", "arms", "search")
+KEYS = ("question", "base", "mode", "factors", "with", "skip", "arms", "envs", "seeds", "metric", "curves", "against")
+SEARCH = ("space", "trials", "batch", "sampler")  # keys of mode: search
 METRIC_KEYS = ("name", "summary", "last", "threshold", "higher_is_better")
 OWN = {  # keys of a run that the study sets itself
     "seed": "seeds: N says how many",
@@ -53,6 +56,9 @@ class Study:
     envs: list[Env]  # a single one without words where the declaration names none
     seeds: int
     metric: Metric
+    curves: list[str]  # columns that the report draws beside the metric
+    against: list[tuple[str, str]]  # columns x and y: where each arm goes, y over x
+    search: Search | None = None  # of mode: search
 
 
 def read(file: Path) -> Study:
@@ -62,11 +68,11 @@ def read(file: Path) -> Study:
     body = found.pop("study", None)
     if not isinstance(body, dict):
         raise UserError(f"{file} declares no study: it has no key study with question, base, mode, ...")
-    _known(at, body, KEYS)
+    _known(at, body, (*KEYS, *SEARCH))
     for name in ("question", "mode", "seeds", "metric"):
         if name not in body:
             raise UserError(f"{at}.{name} is missing")
-    mode = body["mode"]
+    mode, metric = body["mode"], _metric(f"{at}.metric", body["metric"])
     if mode not in MODES:
         raise UserError(f"{at}.mode: {mode}: no such mode{suggest(str(mode), MODES)}")
     base = _words(f"{at}.base", body.get("base", []))
@@ -85,7 +91,10 @@ def read(file: Path) -> Study:
         arms=_arms(at, mode, body),
         envs=_envs(f"{at}.envs", body.get("envs"), base),
         seeds=count(f"{at}.seeds", body["seeds"]),
-        metric=_metric(f"{at}.metric", body["metric"]),
+        metric=metric,
+        curves=_curves(f"{at}.curves", body.get("curves", []), metric),
+        against=_against(f"{at}.against", body.get("against", [])),
+        search=_search(at, mode, body),
     )
 
 
@@ -108,8 +117,21 @@ def _load(file: Path) -> dict[str, Any]:
     return found
 
 
+def _search(at: str, mode: str, body: Mapping[str, Any]) -> Search | None:
+    from rlfw.study import space  # it reads its keys with what stands below
+
+    if mode == "search":
+        return space.read(at, body)
+    for name in SEARCH:
+        if name in body:
+            raise UserError(f"{at}.{name} has no effect with mode: {mode}; it belongs to mode: search")
+    return None
+
+
 def _factors(at: str, mode: str, body: Mapping[str, Any]) -> dict[str, list[str]]:
     found = _mapping(at, body, "factors")
+    if mode == "search":
+        return {}
     if mode == "arms":
         if found:
             raise UserError(f"{at}.factors has no effect with mode: arms; name the arms under arms")
@@ -188,6 +210,29 @@ def _metric(at: str, found: Any) -> Metric:
     return Metric(_text(f"{at}.name", found["name"]), summary, last, threshold, higher)
 
 
+def _curves(at: str, found: Any, metric: Metric) -> list[str]:
+    names = [_text(at, name) for name in _list(at, found)]
+    if metric.name in names:
+        raise UserError(f"{at}: {metric.name} is the metric, whose curves are drawn anyway: leave it away")
+    _once(at, names)
+    return names
+
+
+def _against(at: str, found: Any) -> list[tuple[str, str]]:
+    pairs = []
+    for pair in _list(at, found):
+        if not isinstance(pair, list) or len(pair) != 2 or pair[0] == pair[1]:
+            raise UserError(f"{at}: {pair}: it takes pairs of two columns, the one along x first: [[X, Y], ...]")
+        pairs.append((_text(at, pair[0]), _text(at, pair[1])))
+    _once(at, [f"[{x}, {y}]" for x, y in pairs])
+    return pairs
+
+
+def _once(at: str, names: list[str]) -> None:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UserError(f"{at} lists {twice[0]} twice")
+
+
 # ------------------------------------------------------------------------------------------------ values
 
 
@@ -202,6 +247,12 @@ def written(level: Any) -> str:
 
 def _words(at: str, found: Any) -> list[str]:
     words = [written(word) for word in _list(at, found)]
+    check_words(at, words)
+    return words
+
+
+def check_words(at: str, words: Sequence[str]) -> None:
+    """UserError for what is no word, or none that a file may hold."""
     for word in words:
         key = word.partition("=")[0].lstrip("+")
         if "=" not in word:
@@ -212,7 +263,6 @@ def _words(at: str, found: Any) -> list[str]:
             raise UserError(f"{at}: {key} is not set here: {OWN[key]}")
         if re.match(r"env\.[^=]*=\S+:", word):
             raise UserError(f"{at}: {word} imports a module, which no file may name: rlfw study FILE {word}")
-    return words
 
 
 def _mapping(at: str, body: Mapping[str, Any], key: str) -> dict[str, Any]:

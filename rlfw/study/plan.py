@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
+    from rlfw.study.arms import Draft
     from rlfw.study.declaration import Env, Study
 
 
@@ -68,23 +69,38 @@ def plan(study: Study, experiment: str | None) -> Plan:
     first = [] if experiment is None else [experiment]
     arms: list[Arm] = []
     cells: list[Cell] = []
-    check = Check()
-    equal: dict[tuple[str, ...], str] = {}  # the hashes of an arm's compositions -> its name
+    composer = Composer(study, first)
     for draft in declared.drafts(study):
-        composed: list[Cell] = []
-        reason = draft.skipped
-        if reason is None:
-            composed, reason = _compose(draft.name, [*study.base, *first], study.envs, draft.words, check)
-        if reason is None:
-            _check_metric(study, composed[0].cfg)
-            same = tuple(identity(cell.cfg) for cell in composed)
-            reason = f"the same composition as {equal[same]}" if same in equal else None
-            equal.setdefault(same, draft.name)
+        composed, reason = composer(draft)
         arms.append(Arm(draft.name, draft.words, {}, reason))
-        cells += composed if reason is None else []
+        cells += composed
     if not cells:
         raise UserError("no arm can run:" + "".join(f" {arm.name}: {arm.refused};" for arm in arms).rstrip(";"))
     return Plan(_told_apart(study, arms, cells, first), cells)
+
+
+class Composer:
+    """Composes the arms of a study and checks them, one after the other."""
+
+    def __init__(self, study: Study, first: list[str]) -> None:
+        self.study, self.first = study, first
+        self._check = Check()
+        self._equal: dict[tuple[str, ...], str] = {}  # the hashes of an arm's compositions -> its name
+
+    def __call__(self, draft: Draft) -> tuple[list[Cell], str | None]:
+        """The arm on each env; or none, and why it does not run."""
+        if draft.skipped is not None:
+            return [], draft.skipped
+        study = self.study
+        cells, reason = _compose(draft.name, [*study.base, *self.first], study.envs, draft.words, self._check)
+        if reason is not None:
+            return [], reason
+        _check_metric(study, cells[0].cfg)
+        same = tuple(identity(cell.cfg) for cell in cells)
+        if same in self._equal:
+            return [], f"the same composition as {self._equal[same]}"
+        self._equal[same] = draft.name
+        return cells, None
 
 
 def _compose(
@@ -109,11 +125,14 @@ def last_of_each(words: Sequence[str]) -> list[str]:
 
 
 def _check_metric(study: Study, cfg: DictConfig) -> None:
-    if study.metric.name.startswith("eval/") and not cfg.evaluation.every:
-        raise UserError(
-            f"study.metric.name: {study.metric.name} is measured by evaluations and there are none: add "
-            "evaluation.every=N to the base"
-        )
+    beside = {"curves": study.curves, "against": [name for pair in study.against for name in pair]}
+    for key, names in {"metric.name": [study.metric.name], **beside}.items():
+        for name in names:
+            if name.startswith("eval/") and not cfg.evaluation.every:
+                raise UserError(
+                    f"study.{key}: {name} is measured by evaluations and there are none: add evaluation.every=N to "
+                    "the base"
+                )
 
 
 def _told_apart(study: Study, arms: list[Arm], cells: list[Cell], first: list[str]) -> list[Arm]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from rlfw.study.space import Space
+
+BEST = "best.yaml"  # of a search: the declaration of a study of its best trial
 SUMMARIES = ("final", "auc", "steps_to")
 STATES = ("done", "running", "interrupted", "failed", "missing")
 
@@ -50,6 +55,36 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """An arm of a search, and what it took. Number 0 is the base, which the search compares itself with."""
+
+    number: int
+    arm: str
+    params: dict[str, Any]  # the point of the space; the base has none
+    words: list[str]  # over the base, with those that come along
+    refused: str | None
+    configurations: list[str]  # the hash of the arm on each env, with the configuration's own seed
+    objective: float | None = None  # None: not all of its runs have ended
+    runs: int = 0  # its budget: runs that ended, of these failed, steps of their envs, seconds of all attempts
+    failed: int = 0
+    steps: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search has tried."""
+
+    words: list[str]  # of the command line, beside the declaration's
+    importance: dict[str, float]  # key -> its share; empty while trials are too few to say
+    trials: list[Trial]  # the base first
+
+    def confirm(self, folder: Path) -> str:
+        """The command that trains the best trial and the base on fresh seeds."""
+        return shlex.join(["rlfw", "study", str(folder / BEST), *self.words, "--out", f"{folder}-confirmed"])
+
+
+@dataclass(frozen=True)
 class Records:
     """A study as a report reads it."""
 
@@ -61,6 +96,15 @@ class Records:
     factors: dict[str, list]  # key -> its levels, as they stand in the arms' words
     arms: list[Arm]
     runs: list[Record]
+    curves: Sequence[str] = ()  # columns to be drawn beside the metric
+    against: Sequence[tuple[str, str]] = ()  # columns x and y to be drawn as y over x
+    search: Searched | None = None  # of mode: search
+    space: Space = field(default_factory=dict)  # what the search varies
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that is drawn beside the metric."""
+        return list(dict.fromkeys([*self.curves, *(name for pair in self.against for name in pair)]))
 
 
 def load(folder: Path) -> Records:
@@ -81,6 +125,10 @@ def load(folder: Path) -> Records:
         factors=study.factors,
         arms=arms,
         runs=runs,
+        curves=study.curves,
+        against=study.against,
+        search=None if study.search is None else read_search(folder),
+        space={} if study.search is None else study.search.space,
     )
 
 
@@ -96,6 +144,15 @@ def read_arms(folder: Path) -> list[Arm]:
         Arm(arm["name"], arm["words"], {key: tuple(pair) for key, pair in arm["differences"].items()}, arm["refused"])
         for arm in found
     ]
+
+
+def read_search(folder: Path) -> Searched:
+    """What search.json holds; nothing before the first trial."""
+    file = folder / "search.json"
+    if not file.is_file():
+        return Searched([], {}, [])
+    found = json.loads(file.read_text())
+    return Searched(found["words"], found["importance"], [Trial(**trial) for trial in found["trials"]])
 
 
 def read_index(folder: Path) -> list[dict[str, Any]]:

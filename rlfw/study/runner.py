@@ -1,4 +1,4 @@
-"""The runner: a process a run, some at once; what is done is skipped, what was cut goes on, what failed is retried."""
+"""The runner: some runs at once; what is done is skipped, what was cut goes on, what failed is retried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rlfw.study.claims import claim
 from rlfw.study.estimate import Estimate
-from rlfw.study.process import Process, serve, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
     from rlfw.study.folder import Folder
+    from rlfw.study.launcher import Job, Launcher
     from rlfw.study.plan import Run
     from rlfw.study.table import Table
 
-POLL = 0.05  # seconds between two looks at the processes
+POLL = 0.05  # seconds between two looks at the jobs
 ELSEWHERE = 1.0  # seconds between two looks at runs that another runner has
 
 
@@ -36,11 +36,12 @@ class Runner:
     workers: int
     threads: int
     table: Table
+    launcher: Launcher  # open, if anything is left to do
     stopping: int | None = None  # the first signal that ends it
     signals: int = 0  # how many came
     ended: dict[str, str] = field(default_factory=dict)  # run -> done, failed or interrupted
     errors: dict[str, str] = field(default_factory=dict)  # run -> the last line of its error
-    active: list[Process] = field(default_factory=list)
+    active: list[Job] = field(default_factory=list)
     told: Counter[str] = field(default_factory=Counter)  # run -> how many signals were passed on to it
 
     def run(self) -> None:
@@ -51,8 +52,6 @@ class Runner:
         self.pending = [run for run in self.runs if run.name not in self.ended]
         self.estimate = Estimate(self.folder.path)
         looked = 0.0
-        if self.pending:
-            serve(self.threads)
         try:
             with self._interruptible():
                 while self.active or (self.pending and self.stopping is None):
@@ -68,7 +67,7 @@ class Runner:
 
     def counts(self) -> dict[str, Counter[str]]:
         """arm -> how many of its runs are done, running, failed, interrupted and left."""
-        running = {process.run.name for process in self.active}
+        running = {job.run.name for job in self.active}
         found: dict[str, Counter[str]] = {run.arm: Counter() for run in self.runs}
         for run in self.runs:
             found[run.arm][self.ended.get(run.name, "running" if run.name in running else "left")] += 1
@@ -76,7 +75,7 @@ class Runner:
 
     def left(self) -> float | None:
         """Seconds until the end, None while nothing is known."""
-        under_way = [(process.run, process.seconds) for process in self.active]
+        under_way = [(job.run, job.seconds) for job in self.active]
         return self.estimate.left([*((run, 0.0) for run in self.pending), *under_way], self.workers)
 
     # ------------------------------------------------------------------------------------------------ one by one
@@ -102,23 +101,23 @@ class Runner:
             return
         words = self.folder.begin(run, self.threads)
         log = self.folder.path / "logs" / f"{run.name}.txt"
-        self.active.append(start(run, words, lock, log))
+        self.active.append(self.launcher.start(run, words, lock, log))
         self.table.started(run, go_on=words[0].startswith("resume="))
 
     def _reap(self) -> bool:
         """Take what has ended; whether anything has."""
-        over = [process for process in self.active if process.code is not None]
-        for process in over:
-            self.active.remove(process)
-            code, run = process.code or 0, process.run
+        over = [job for job in self.active if job.code is not None]
+        for job in over:
+            self.active.remove(job)
+            code, run = job.code or 0, job.run
             cut = self.stopping is not None or code < 0 or code > 128  # by a signal, from here or from elsewhere
-            error = None if code == 0 or cut else process.last_line()
-            state = self.folder.end(run, process.seconds, error)
-            process.lock.release()
+            error = None if code == 0 or cut else job.last_line()
+            state = self.folder.end(run, job.seconds, error)
+            job.lock.release()
             if state == "done":
-                self.estimate.add(run, process.seconds)
-            said = error or (signal.strsignal(-code) if code < 0 else None) or process.last_line()
-            self._end(run, state if state in ("done", "failed") else "interrupted", said, process.seconds)
+                self.estimate.add(run, job.seconds)
+            said = error or (signal.strsignal(-code) if code < 0 else None) or job.last_line()
+            self._end(run, state if state in ("done", "failed") else "interrupted", said, job.seconds)
         return bool(over)
 
     def _end(self, run: Run, state: str, error: str, seconds: float = 0.0) -> None:
@@ -130,10 +129,10 @@ class Runner:
     # ------------------------------------------------------------------------------------------------ signals
 
     def _pass_on(self) -> None:
-        for process in self.active:
-            if self.told[process.run.name] < min(self.signals, 2):
-                self.told[process.run.name] = min(self.signals, 2)
-                process.signal(signal.SIGINT if self.signals == 1 else signal.SIGKILL)
+        for job in self.active:
+            if self.told[job.run.name] < min(self.signals, 2):
+                self.told[job.run.name] = min(self.signals, 2)
+                job.signal(signal.SIGINT if self.signals == 1 else signal.SIGKILL)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

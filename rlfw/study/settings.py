@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -23,15 +24,37 @@ APART = ("out", "resume", "progress", "tensorboard", "checkpoint", "dump", "thre
 def identity(cfg: DictConfig) -> str:
     """The hash of all that makes the run's numbers: equal compositions have equal ones.
 
-    The order of the parts of a list axis counts, as it does in the pipeline. A plugin counts by its source.
+    The order of the parts of a list axis counts, as it does in the pipeline. A plugin counts by its source, and a file
+    that a part reads by what stands in it.
     """
     found: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     for key in APART:
         found.pop(key, None)
+    for axis in registry.AXES:
+        for node in found[axis].values():
+            node |= {key: _content(node[key]) for key in registry.entry(axis, node["part"]).files}
     for axis in registry.LISTS:
         found[axis] = list(found[axis].items())
     found["plugins"] = [(Path(file).name, hashlib.sha256(Path(file).read_bytes()).hexdigest()) for file in cfg.plugins]
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _content(named: Any) -> Any:
+    """Each file, or each one of a folder, by its name and hash; a name of nothing stays as it is."""
+    if isinstance(named, dict):
+        return {key: _content(value) for key, value in named.items()}
+    if named is None or not Path(named).exists():
+        return named
+    path = Path(named)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(file.name, _hash(file, file.stat().st_mtime_ns)) for file in files if file.is_file()]
+
+
+@functools.cache
+def _hash(file: Path, changed: int) -> str:
+    """``changed``: when it was, so that a file is read once."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def differences(base: DictConfig, arm: DictConfig) -> dict[str, tuple[Any, Any]]:

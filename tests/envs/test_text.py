@@ -310,7 +310,7 @@ def test_functions_get_what_their_signature_names():
 
     env, policy = make(rewards=[everything, one], answers=["a", "b", "c"], columns={"flavour": [1, 2, 3]})
     collect(env, policy, num=8)
-    assert set(seen) == {"prompts", "completions", "answers", "flavour"}
+    assert set(seen) == {"prompts", "completions", "answers", "ids", "finish", "flavour"}
     assert all(len(column) == 8 for column in seen.values())
     assert not any(
         c.startswith(p) and c for p, c in zip(seen["prompts"], seen["completions"], strict=True) if len(p) > 3

@@ -558,12 +558,10 @@ def test_a_model_that_cannot_be_is_refused(keys, message):
         CausalLM(SPEC, Streams(0), **keys)
 
 
-def test_a_folder_without_a_model_or_with_sizes_of_ones_own_is_refused(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(UserError, match=str(tmp_path)):
         CausalLM(SPEC, Streams(0), path=str(tmp_path))
     make().save(tmp_path)
-    with pytest.raises(UserError, match=r"hidden_size=64 has no effect"):
-        CausalLM(SPEC, Streams(0), path=str(tmp_path), hidden_size=64)
     (tmp_path / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(UserError, match="cannot load"):
         CausalLM(SPEC, Streams(0), path=str(tmp_path))

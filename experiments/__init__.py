@@ -1,0 +1,1 @@
+"""Experiments and studies, one YAML each: experiment=NAME, rlfw study NAME."""
