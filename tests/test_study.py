@@ -260,7 +260,7 @@ def states(out: Path) -> dict[tuple[str, int], str]:
     return {(run.arm, run.seed): run.state for run in records.load(out).runs}
 
 
-def wait_for(found: object, seconds: float = 60.0) -> None:
+def wait_for(found: object, seconds: float = 300.0) -> None:
     """Until ``found()`` is true."""
     end = time.monotonic() + seconds
     while not found():  # type: ignore[operator]
@@ -330,7 +330,7 @@ def test_cut_by_ctrl_c_and_by_kill_it_ends_as_the_uncut_one(tmp_path: Path) -> N
     first = process(file, cut)
     wait_for(saved)
     first.send_signal(signal.SIGINT)
-    said = first.communicate(timeout=60)[0]
+    said = first.communicate(timeout=300)[0]
     assert first.returncode == 130
     assert "go on with: rlfw study" in said
     assert "interrupted" in states(cut).values()
@@ -356,7 +356,7 @@ def test_two_runners_share_the_runs_of_one_folder(tmp_path: Path) -> None:
     other = process(file, out, "--workers", "1")
     wait_for(lambda: list(out.glob("runs/*/status.json")))
     assert study(file, out, "--workers", "1") == 0
-    said = other.communicate(timeout=60)[0]
+    said = other.communicate(timeout=300)[0]
     assert other.returncode == 0
     assert said.count("\nstart") < 6  # the other one had some of them
     assert [entry["attempts"] for entry in records.read_index(out)] == [1] * 6
