@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,16 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_old_one_and_no_trace(tmp_pa
     with pytest.raises(RunError, match=r"No space left on device.*00000001 is whole"):
         folder.save_checkpoint(2, fail, Retention(keep=1))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["00000001"]
+
+
+def test_a_row_can_be_read_as_soon_as_it_is_logged(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for i in range(3):
+        folder.log(
+            {"iteration": i, "global_step": i, **{f"metric/{k}": k / 3 for k in range(500)}}
+        )  # beyond any buffer
+        rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert [row["iteration"] for row in rows] == list(range(i + 1))
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
