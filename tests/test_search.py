@@ -306,7 +306,7 @@ def test_a_trial_is_worth_the_mean_of_its_runs_on_seeds_that_no_other_study_has(
     assert len({trial.arm for trial in trials}) == 4
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_called_again_it_runs_nothing_and_more_trials_go_on_as_one_search(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
