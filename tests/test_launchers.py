@@ -215,7 +215,7 @@ def test_cut_in_every_way_and_gone_on_with_elsewhere_it_ends_as_the_uncut_one(en
     said = first.communicate(timeout=600)[0]
     assert first.returncode == 130
     assert f"go on with: rlfw study {file} --out {cut} --workers 2 --threads 1 --launcher {engine}" in said
-    assert states(cut) <= {"interrupted", "done"}
+    assert states(cut) <= {"interrupted", "done", "missing"}  # missing: not begun
     assert "interrupted" in states(cut)
     assert processes("rlfw.study.child", cut) == []
 
