@@ -105,7 +105,7 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
     trainer = Trainer(cfg)
     if cfg.evaluation.every:
         trainer.env.check_evaluation(cfg.evaluation.episodes)
-    for note in notes.idle(cfg, trainer.composition, trainer.controllers.values()):
+    for note in (*notes.idle(cfg, trainer.composition, trainer.controllers.values()), *trainer.policy.notes):
         print(f"rlfw: note: {note}", file=sys.stderr)
     try:
         folder = open_folder()

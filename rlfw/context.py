@@ -82,6 +82,9 @@ class Prompts:
     length: Tensor  # [P] int64: tokens of each prompt
     row: Tensor  # [B] int64: the prompt that each row answers
 
+    def to(self, device: torch.device) -> Prompts:
+        return Prompts(self.ids.to(device), self.length.to(device), self.row.to(device))
+
     def rows(self, index: Tensor) -> Prompts:
         return replace(self, row=self.row[index])
 

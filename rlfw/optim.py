@@ -101,7 +101,8 @@ class FlatOptimizer:
         """Moments as they were saved."""
         for name, value in state.items():
             buffer, _, key = name.partition(".")
-            self.torch.state[self.flats[int(buffer)]][key] = value
+            flat = self.flats[int(buffer)]
+            self.torch.state[flat][key] = value.to(flat.device) if value.shape == flat.shape else value
 
 
 def _flatten(parameters: list[nn.Parameter]) -> nn.Parameter:

@@ -37,6 +37,7 @@ class Policy(nn.Module, ABC):
     """A network that acts and scores, and carries the critic's network where one is asked for."""
 
     memoryless: ClassVar[bool]  # a step is scored from its own observation alone
+    notes: tuple[str, ...] = ()  # what a user should know of how it is run
     only_with: ClassVar[Mapping[str, tuple[str, Any]]] = {}  # as in Part: key -> the key and its value that it needs
 
     @abstractmethod

@@ -1,14 +1,13 @@
 """Any transformers causal language model as a policy over tokens, with its critic.
 
     B rows   T completion tokens   P distinct prompts   L tokens of the longest prompt
-    S tokens of the longest prompt with its completion   N scored tokens   V tokens of the vocabulary
+    N scored tokens   D width of a hidden state
 
 transformers takes seconds to import, so nothing here imports it before a model is built.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -20,11 +19,12 @@ from rlfw.checks import one_of
 from rlfw.context import Prompts
 from rlfw.errors import UserError
 from rlfw.interfaces import EnvSpec, Scored, TextPolicy, TextSpec
-from rlfw.policies import lora, packaged, shaping
-from rlfw.policies.language_models import end_of_sequence, initialised, keeps_all_tokens, loaded
-from rlfw.policies.layout import Layout, PaddedRows, SharedPrompts
+from rlfw.policies import lora, packaged, precision, vocabulary
+from rlfw.policies.language_models import device as device_named
+from rlfw.policies.language_models import end_of_sequence, initialised, loaded
+from rlfw.policies.layout import Layout, why_padded
 from rlfw.policies.prompts import PromptFormat
-from rlfw.policies.shaping import Shaping, selected_logprobs
+from rlfw.policies.shaping import Shaping
 from rlfw.policies.tokenizer import task_tokenizer
 from rlfw.registry import register
 from rlfw.rollout import ABSENT
@@ -81,11 +81,13 @@ class CausalLM(TextPolicy):
         top_k: int | None = None,
         top_p: float = 1.0,
         dtype: str = "float32",
+        device: str = "auto",
     ) -> None:
         super().__init__()
         if not isinstance(env_spec, TextSpec):
             raise UserError("policy=causal_lm writes text; this env takes actions: choose policy=mlp or a text env")
         one_of(f"{KEY}.dtype", dtype, ("float32", "bfloat16"))
+        where = device_named(device)
         self.shaping = Shaping(temperature, top_k, top_p).check(KEY)
         self.lora = lora.Lora.of(KEY, path, lora_rank, lora_alpha, list(lora_targets))
         further: Any = OmegaConf.to_container(OmegaConf.create(config))  # plain dicts, however deep
@@ -105,27 +107,36 @@ class CausalLM(TextPolicy):
         self.frozen = False  # True: a reference
         self.encode_prompts(list(env_spec.prompts), room=env_spec.max_steps)
         self.eval()
-        self.autocast = False
-        self.cacheable = keeps_all_tokens(self.model) and self._shares_prompts()
-        if dtype == "bfloat16":
-            self._halve()
+        self.model.to(where)
+        self._settle(dtype)
 
     def train(self, mode: bool = True) -> Self:
         """Without effect: log-probs are those of the policy that sampled only while dropout is off."""
         return super().train(False)
 
-    def _halve(self) -> None:
-        """Products in bfloat16: weights that do not train are stored so, those that do are cast in each pass."""
-        self.model.set_attn_implementation("eager")  # sdpa's backward in bfloat16 is ten times slower on a CPU
-        self.autocast = self.lora is None
-        for weight in self.model.parameters():
-            if not weight.requires_grad:
-                weight.data = weight.data.bfloat16()
+    def _settle(self, dtype: str) -> None:
+        """How the model is run: with which attention, in which layout, in which number format."""
+        from rlfw.policies import attention
 
-    def forward(self, **inputs: Any) -> Any:
-        """The model's own forward pass, in the policy's number format."""
-        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.autocast):
-            return self.model(**inputs)
+        attention.install(self.model)
+        self.apart = vocabulary.comes_apart(self.model)
+        body, _ = vocabulary.body_and_head(self.model, apart=self.apart)
+        self.padded = why_padded(self.model, body)  # None: rows can be packed
+        if self.padded is not None:
+            name = type(self.model).__name__
+            self.notes = (f"policy=causal_lm: {name} is scored in padded rows, which is slower: {self.padded}",)
+        self.halved: precision.Half | None = None
+        if dtype == "bfloat16":
+            precision.store_frozen_in_half(self.model)
+            self.halved = precision.Half(self.model)
+
+    @property
+    def runs(self) -> Any:
+        """The model as it is run, in the policy's number format, with the present weights."""
+        model = self.model if self.halved is None else self.halved.fresh()
+        if self.frozen and self.lora is not None:
+            lora.leave_out_zeros(model)
+        return model
 
     # -------------------------------------------------------------------------------------------- text <-> tokens
 
@@ -134,6 +145,10 @@ class CausalLM(TextPolicy):
         """The most tokens that the model takes, prompt and completion together; None: no limit of its own."""
         size = getattr(self.model.config, "max_position_embeddings", None)  # not every architecture has one
         return size if isinstance(size, int) and size > 0 else None
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
     def encode_prompts(self, prompts: list[str], room: int) -> tuple[Tensor, Tensor]:
         """ids [P, L], right-padded, and lengths [P]; UserError for a prompt without ``room`` tokens behind it."""
@@ -184,23 +199,22 @@ class CausalLM(TextPolicy):
     def score(
         self, context: Context, actions: Tensor, mask: Tensor, *, entropy: bool = False, values: bool = False
     ) -> Scored:
-        if self.frozen and self.lora is not None:
-            lora.leave_out_zeros(self.model)
+        model = self.runs
         layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)))
-        trunk = values and self.critic is not None and self.critic.body is None
-        logits, *hidden = layout.run(partial(_logits, self, hidden=trunk))
-        if values and not trunk:
-            hidden = list(layout.run(self._hidden))
-        tokens = actions[layout.row, layout.step]  # [N]
-        logits = self.shaping(logits, tokens)  # [N, V]
+        body, head = vocabulary.body_and_head(model, apart=self.apart)
+        hidden = layout.run(body, model.device)  # [N, D]
+        tokens = actions[layout.row, layout.step].to(model.device)  # [N]
+        logprobs, entropies = vocabulary.scores(head, hidden, tokens, self.shaping, self.vocab_size, entropy=entropy)
 
         def rectangle(cells: Tensor) -> Tensor:
-            return cells.new_zeros(mask.shape).index_put((layout.row, layout.step), cells)
+            return torch.zeros(mask.shape).index_put((layout.row, layout.step), cells.cpu())
 
+        if values and self.critic is not None and self.critic.body is not None:
+            hidden = layout.run(self.critic.runs, model.device)
         return Scored(
-            logprobs=rectangle(selected_logprobs(logits, tokens)),
-            entropy=rectangle(shaping.entropy(logits)) if entropy else ABSENT,
-            values=rectangle(self.critic_head(hidden[0])) if values else ABSENT,
+            logprobs=rectangle(logprobs),
+            entropy=rectangle(entropies) if entropy else ABSENT,
+            values=rectangle(self.critic_head(hidden)) if values else ABSENT,
         )
 
     def values(self, context: Context, actions: Tensor, mask: Tensor) -> Tensor:
@@ -208,57 +222,31 @@ class CausalLM(TextPolicy):
         step = torch.arange(T + 1)
         length = (mask * step[1:]).amax(1, keepdim=True)  # [B, 1]
         layout = self._layout(context, actions, torch.nn.functional.pad(mask, (0, 1)) | (step == length))
-        (hidden,) = layout.run(self._hidden)
+        values = self.critic_head(layout.run(self.critic_body, self.model.device)).cpu()
         column = layout.step.where(layout.step < length[layout.row, 0], T)  # after the last token: column T
-        return hidden.new_zeros(B, T + 1).index_put((layout.row, column), self.critic_head(hidden))
-
-    @torch.no_grad()
-    def _shares_prompts(self) -> bool:
-        """Whether handing a prompt on as a cache gives the scores of whole rows: it does not in every architecture.
-
-        The two layouts may differ by a hundredth of what another prompt would change.
-        """
-        size, (P, L, T) = self.context_size, (2, 4, 3)
-        if size is not None and size < L + T:
-            return False
-        tokens = torch.arange(P * L + 2 * P * T) % self.model.get_input_embeddings().weight.shape[0]
-        ids, actions = tokens[: P * L].view(P, L), tokens[P * L :].view(2 * P, T)
-        row, cells = torch.arange(P).repeat(2), torch.ones(2 * P, T + 1, dtype=torch.bool)
-        forward = partial(_logits, self, hidden=False)
-
-        def says(layout: Layout) -> Tensor:
-            (logits,) = layout.run(forward)
-            found = torch.zeros(2 * P, T + 1, logits.shape[1])
-            return found.index_put((layout.row, layout.step), logits.log_softmax(-1))
-
-        length = torch.tensor([L, L - 2])
-        whole = says(PaddedRows(ids, length, row, actions, cells))
-        shared = says(SharedPrompts(ids, length, row, actions, cells))
-        other = says(PaddedRows(ids.flip(0), length, row, actions, cells))
-        return bool((shared - whole).abs().max() < 0.01 * (other - whole).abs().max())
+        return values.new_zeros(B, T + 1).index_put((layout.row, column), values)
 
     def _layout(self, context: Context, actions: Tensor, cells: Tensor) -> Layout:
         assert isinstance(context, Prompts)
-        return Layout.of(context, actions, cells, cacheable=self.cacheable)
+        return Layout.of(context, actions, cells, packed=self.padded is None)
 
     # -------------------------------------------------------------------------------------------- critic, copies
 
     def add_critic(self, network: str) -> None:
         one_of("baseline.critic.network", network, ("own", "head"))
+        if not self.apart:
+            raise UserError(
+                f"baseline=critic: {type(self.model).__name__} does not show its hidden states: take another"
+            )
         body = lora.sharing(self.model.base_model) if network == "own" else None
-        self.critic = Critic(body, self.model.get_output_embeddings().weight.shape[1]).eval()
+        self.critic = Critic(body, self.model.get_output_embeddings().weight.shape[1], halved=self.halved is not None)
+        self.critic.eval().to(self.model.device)
 
     @property
-    def critic_body(self) -> nn.Module:
-        """What turns tokens into the critic's hidden states."""
+    def critic_body(self) -> Any:
+        """What turns tokens into the critic's hidden states, as it is run."""
         assert self.critic is not None
-        body: nn.Module = self.model.base_model if self.critic.body is None else self.critic.body
-        return body
-
-    def _hidden(self, keep: Tensor, **inputs: Any) -> tuple[Tensor]:
-        """The last hidden states [n, width] where ``keep`` [b, s] is True."""
-        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.autocast):
-            return (self.critic_body(**inputs).last_hidden_state[keep],)
+        return self.runs.base_model if self.critic.body is None else self.critic.runs
 
     def critic_head(self, hidden: Tensor) -> Tensor:
         """[N, width] -> values [N]."""
@@ -308,18 +296,18 @@ class CausalLM(TextPolicy):
 class Critic(nn.Module):
     """A scalar head, zero at the start, on a body of its own (a copy of the policy's) or on the policy's body."""
 
-    def __init__(self, body: nn.Module | None, width: int) -> None:
+    def __init__(self, body: nn.Module | None, width: int, *, halved: bool) -> None:
         super().__init__()
         self.body = body
+        self.halved = precision.Half(body) if halved and body is not None else None
         self.head = nn.utils.skip_init(nn.Linear, width, 1)  # draws nothing from the global random state
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-
-def _logits(model: Any, keep: Tensor, *, hidden: bool, **inputs: Any) -> tuple[Tensor, ...]:
-    """Logits [n, V] where ``keep`` [b, s] is True, and the last hidden states [n, width] there where asked for."""
-    output = model(logits_to_keep=keep, output_hidden_states=hidden, **inputs)
-    return (output.logits, output.hidden_states[-1][keep]) if hidden else (output.logits,)
+    @property
+    def runs(self) -> Any:
+        """The own body in the policy's number format, with the present weights."""
+        return self.body if self.halved is None else self.halved.fresh()
 
 
 def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -58,12 +58,14 @@ class CausalLMActor(TextActor):
     @torch.no_grad()
     def _write(self, context: Prompts, T: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """Tokens and log-probs [B, T]; what stands behind a row's first end-of-sequence token is meaningless."""
-        model, shaping, eos = self.policy, self.policy.shaping, self.policy.eos
-        tokens = torch.zeros(len(context.row), T, dtype=torch.long)
-        logprobs = torch.zeros(len(context.row), T)
-        cache, logits, attention = self._prefill(context, T)
+        model, shaping = self.policy.runs, self.policy.shaping
+        context, eos = context.to(model.device), self.policy.eos.to(model.device)
+        uniform = None if uniform is None else uniform.to(model.device)
+        tokens = torch.zeros(len(context.row), T, dtype=torch.long, device=model.device)
+        logprobs = torch.zeros(len(context.row), T, device=model.device)
+        cache, logits, attention = self._prefill(model, context, T)
         position = context.length[context.row]  # [R] of the token that comes next
-        live = torch.arange(len(context.row))  # [R]
+        live = torch.arange(len(context.row), device=model.device)  # [R]
         ended = torch.zeros_like(live, dtype=torch.bool)  # [R]
         for t in range(T):
             shaped = shaping(logits)
@@ -87,14 +89,14 @@ class CausalLMActor(TextActor):
                 logits_to_keep=1,
             ).logits[:, -1]
             position = position + 1
-        return tokens, logprobs
+        return tokens.cpu(), logprobs.cpu()
 
-    def _prefill(self, context: Prompts, room: int) -> tuple[Any, Tensor, Tensor | None]:
+    def _prefill(self, model: Any, context: Prompts, room: int) -> tuple[Any, Tensor, Tensor | None]:
         """The prompts once, left-padded, then repeated: cache of B rows, logits [B, V], attention [B, L + room]."""
-        model = self.policy
-        column = torch.arange(context.ids.shape[1]) - (context.ids.shape[1] - context.length[:, None])  # [P, L]
+        L = context.ids.shape[1]
+        column = torch.arange(L, device=model.device) - (L - context.length[:, None])  # [P, L]
         padded = bool((column < 0).any())
-        cache: Any = DynamicCache(config=model.model.config)
+        cache: Any = DynamicCache(config=model.config)
         logits = model(
             input_ids=context.ids.gather(1, column.clamp(min=0)),
             attention_mask=(column >= 0).long() if padded else None,
@@ -103,10 +105,11 @@ class CausalLMActor(TextActor):
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]  # [P, V]
-        cache.reorder_cache(context.row)
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer and layer.is_initialized:
-                cache.layers[i] = Slab(layer, room)
+                cache.layers[i] = Slab(layer, context.row, room)
+            else:
+                layer.reorder_cache(context.row)
         attention = None
         if padded:
             attention = torch.nn.functional.pad((column >= 0).long()[context.row], (0, room), value=1)
@@ -119,10 +122,11 @@ class Slab(DynamicLayer):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, layer: Any, room: int) -> None:
+    def __init__(self, layer: Any, row: Tensor, room: int) -> None:
+        """Row b begins as row ``row[b]`` of ``layer``."""
         super().__init__()
         self.lazy_initialization(layer.keys, layer.values)
-        self._buffers = tuple(torch.nn.functional.pad(x, (0, 0, 0, room)) for x in (layer.keys, layer.values))
+        self._buffers = tuple(_with_room(x, row, room) for x in (layer.keys, layer.values))
         self._fill(layer.keys.shape[-2])
 
     def _fill(self, num_columns: int) -> None:
@@ -138,3 +142,11 @@ class Slab(DynamicLayer):
         num_columns = self.keys.shape[-2]
         self._buffers = tuple(buffer[beam_idx] for buffer in self._buffers)
         self._fill(num_columns)
+
+
+def _with_room(x: Tensor, row: Tensor, room: int) -> Tensor:
+    """[P, H, L, D] -> [B, H, L + room, D], of which L columns are filled."""
+    _, H, L, D = x.shape
+    buffer = x.new_empty(len(row), H, L + room, D)
+    buffer[:, :, :L] = x[row]
+    return buffer

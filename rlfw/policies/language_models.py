@@ -153,13 +153,18 @@ def end_of_sequence(model: Any, tokenizer: Any) -> Tensor:
     return torch.tensor(found)
 
 
-def keeps_all_tokens(model: Any) -> bool:
-    """Whether every layer's cache holds the keys and values of all tokens: no sliding window, no running state."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
-    layers = DynamicCache(config=model.config).layers
-    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+def device(name: str) -> torch.device:
+    """auto: a GPU that torch can use, else the CPU."""
+    try:
+        found = torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise UserError(f"{KEY}.device={name}: choose auto, cpu, cuda or cuda:N")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(f"{KEY}.device={name}: torch sees {count} such devices: set {KEY}.device=auto or cpu")
+    return found
 
 
 def quiet() -> None:

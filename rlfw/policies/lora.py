@@ -160,5 +160,5 @@ def _base(model: nn.Module) -> str:
     total = 0
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
-            total = zlib.crc32(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes(), total)
+            total = zlib.crc32(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), total)
     return f"{total:08x}"

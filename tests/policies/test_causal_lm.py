@@ -172,9 +172,9 @@ def test_a_shared_prompt_gives_scores_values_and_gradients_of_whole_rows(archite
     policy.add_critic("own")
     torch.nn.init.normal_(policy.critic.head.weight, generator=torch.Generator().manual_seed(0))
     done = write(policy, prompts)
-    assert policy.cacheable
+    assert policy.padded is None
     found = []
-    for policy.cacheable in (True, False):
+    for policy.padded in (None, "as asked"):
         policy.zero_grad()
         scored = policy.score(done.context, done.ids, done.mask, entropy=True, values=True)
         weight = torch.linspace(-1, 1, done.mask.numel()).view(done.mask.shape)
@@ -204,12 +204,12 @@ def test_order_of_rows_does_not_matter():
     close(policy.score(done.context.rows(order), done.ids[order], done.mask[order]).logprobs, scored[order])
 
 
-@pytest.mark.parametrize("cacheable", [True, False])
-def test_padding_does_not_matter(cacheable):
+@pytest.mark.parametrize("padded", [None, "as asked"])
+def test_padding_does_not_matter(padded):
     policy = make("gpt2")
     policy.add_critic("own")
     torch.nn.init.normal_(policy.critic.head.weight)
-    policy.cacheable = cacheable
+    policy.padded = padded
     done = write(policy)
     T = done.mask.shape[1]
     ids, mask = (torch.nn.functional.pad(x, (0, 3)) for x in (done.ids, done.mask))
@@ -239,8 +239,7 @@ def test_tokens_are_predicted_by_those_before_them():
     for i in range(3, 8):
         probs[i, 3 + (i - 3 + 1) % 5] = 0.9
     policy = table_model(probs.log())
-    for cacheable in (True, False):
-        policy.cacheable = cacheable
+    for policy.padded in (None, "as asked"):
         context = Prompts(torch.tensor([[4]]), torch.tensor([1]), torch.tensor([0, 0]))
         actions = torch.tensor([[5, 6, 0], [5, 6, 7]])
         mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -264,15 +263,18 @@ def test_dropout_acts_neither_in_sampling_nor_in_scoring():
 @pytest.mark.parametrize("sliding_window", [4, 64])
 def test_sliding_windows_are_scored_in_whole_rows(sliding_window):
     policy = make("mistral", config={"sliding_window": sliding_window})
-    assert not policy.cacheable
+    assert "sliding window" in policy.padded
     done = write(policy)
     close(policy.score(done.context, done.ids, done.mask).logprobs, plain_scores(policy, done)[0])
     close(done.logprobs, plain_scores(policy, done)[0])
 
 
-def test_a_model_that_does_not_take_its_prompt_as_a_cache_is_found_out():
-    assert not make("mpt", config={}).cacheable  # its position biases count from the present columns alone
-    assert make("bloom").cacheable
+@pytest.mark.parametrize(("architecture", "reason"), [("bloom", "fail"), ("mpt", "off by")])
+def test_a_model_that_does_not_take_packed_rows_is_found_out(architecture, reason):
+    policy = make(architecture, config={})  # their position biases count the columns of a rectangle
+    assert reason in policy.padded
+    done = write(policy)
+    close(policy.score(done.context, done.ids, done.mask).logprobs, plain_scores(policy, done)[0])
 
 
 # ---------------------------------------------------------------------------------------------------- sampling
