@@ -24,6 +24,7 @@ from rlfw.policies import lora, packaged, shaping
 from rlfw.policies.language_models import end_of_sequence, initialised, keeps_all_tokens, loaded
 from rlfw.policies.layout import Layout, PaddedRows, SharedPrompts
 from rlfw.policies.prompts import PromptFormat
+from rlfw.policies.recomputation import recompute_layers
 from rlfw.policies.shaping import Shaping, selected_logprobs
 from rlfw.policies.tokenizer import task_tokenizer
 from rlfw.registry import register
@@ -56,6 +57,7 @@ class CausalLM(TextPolicy):
     ``num_heads``; ``config``: further keys of its transformers config) is built over the task's own characters, or
     words. ``temperature``, ``top_k`` and ``top_p`` shape sampling and scoring alike. Dropout is off at all times.
     ``dtype``: float32, or bfloat16 for the model's products; what trains, and log-probs, are float32 either way.
+    ``activation_checkpointing``: in the update layers are computed twice and keep their inputs alone: less memory.
     """
 
     memoryless = False
@@ -81,6 +83,7 @@ class CausalLM(TextPolicy):
         top_k: int | None = None,
         top_p: float = 1.0,
         dtype: str = "float32",
+        activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(env_spec, TextSpec):
@@ -109,6 +112,9 @@ class CausalLM(TextPolicy):
         self.cacheable = keeps_all_tokens(self.model) and self._shares_prompts()
         if dtype == "bfloat16":
             self._halve()
+        self.recomputes = activation_checkpointing
+        if activation_checkpointing:
+            recompute_layers(self.model, f"{KEY}.activation_checkpointing")
 
     def train(self, mode: bool = True) -> Self:
         """Without effect: log-probs are those of the policy that sampled only while dropout is off."""
@@ -239,7 +245,8 @@ class CausalLM(TextPolicy):
 
     def _layout(self, context: Context, actions: Tensor, cells: Tensor) -> Layout:
         assert isinstance(context, Prompts)
-        return Layout.of(context, actions, cells, cacheable=self.cacheable)
+        again = self.recomputes and torch.is_grad_enabled()  # a layer that runs twice would fill its cache twice
+        return Layout.of(context, actions, cells, cacheable=self.cacheable and not again)
 
     # -------------------------------------------------------------------------------------------- critic, copies
 
