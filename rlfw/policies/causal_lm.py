@@ -161,9 +161,10 @@ class CausalLM(TextPolicy):
                 f"the prompt {prompt!r} has the {token} {prompt[start:end]!r}, which the task's {all_tokens} lacks"
             )
         if self.context_size is not None and len(ids) + room > self.context_size:
+            where = " in the model's chat template" if self.format.chat else ""
             raise UserError(
-                f"the prompt {_short(prompt)} has {len(ids)} tokens; with {room} new tokens that is more than the "
-                f"model's context of {self.context_size}: shorten it or lower max_new_tokens"
+                f"the prompt {_short(prompt)} has {len(ids)} tokens{where}; with {room} new tokens that is more than "
+                f"the model's context of {self.context_size}: shorten it or lower max_new_tokens"
             )
 
     def encode(self, pairs: list[tuple[str, str]]) -> tuple[Prompts, Tensor, Tensor]:
