@@ -44,6 +44,8 @@ def _find(name: str) -> RewardFunction:
     if len(own) > 1:
         files = " and ".join(str(module.__file__) for module in own)
         raise UserError(f"{KEY}: {files} both define {name}: rename one")
+    if not own and any(inspect.isclass(vars(module).get(name)) for module in modules):
+        raise UserError(f"{KEY}: {name} is a class: name an object of it, as in {name.lower()} = {name}()")
     if not own and name not in BUILT_IN:
         known = [*(name for module in modules for name in _defined(module)), *BUILT_IN]
         remedy = "" if modules else "; one of your own stands in a file, which is named too: plugins=[FILE]"

@@ -5,6 +5,7 @@ B completions   F functions
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -147,6 +148,8 @@ def _named(rewards: Any, source: str) -> dict[str, RewardFunction]:
     for name, function in found.items():
         if not callable(function):
             raise UserError(f"{source}: the reward function {name} is {function!r}, which cannot be called")
+        if inspect.isclass(function):
+            raise UserError(f"{source}: the reward function {name} is a class: give an object of it, {name}()")
         if name in ("score", "length"):
             raise UserError(f"{source}: a reward function cannot be called {name}, which is a metric of its own")
     return found

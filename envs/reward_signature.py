@@ -58,7 +58,12 @@ class Signature:
     def of(cls, function: Callable[..., Any], name: str, example: Example, source: str) -> Signature:
         """UserError, naming ``source``, where it asks for what there is not."""
         at = f"{source}: the reward function {name}"
-        parameters = inspect.signature(function).parameters.values()
+        if _yields(function):
+            raise UserError(f"{at} yields; it returns its number, or the list of them")
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError as error:  # some functions in C
+            raise UserError(f"{at} has no signature to be called by: wrap it in a function of your own") from error
         own = {p.name for p in parameters}
         single = bool(own & ONE.keys())
         if single and (mixed := own & SINGULAR.keys()):
@@ -75,9 +80,19 @@ class Signature:
                 raise UserError(f"{at} takes {p.name} by position; it is called by keyword: take the / away")
             if required and p.name not in offered:
                 raise UserError(f"{at} asks for {p.name}; there are {', '.join(offered)}")
-        return cls(None if any(p.kind is p.VAR_KEYWORD for p in parameters) else frozenset(own), single)
+        everything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if not everything and own.isdisjoint(offered):
+            raise UserError(
+                f"{at} asks for nothing that there is: name completion, completions or others of its inputs"
+            )
+        return cls(None if everything else frozenset(own), single)
 
     def arguments(self, given: Given, rows: slice | int) -> dict[str, Any]:
         """The keywords for the completions ``rows``, or for the one."""
         named = {SINGULAR.get(name, name) if self.single else name: values[rows] for name, values in given.items()}
         return {name: value for name, value in named.items() if self.names is None or name in self.names}
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    called = (function, type(function).__call__)
+    return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in called)

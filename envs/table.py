@@ -38,6 +38,8 @@ class Table:
                 raise UserError(f"{at} {json.dumps(value):.80}; it must be text: put it in quotes")
             if not value and not empty:
                 raise UserError(f"{at} empty")
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise UserError(f"{at} {json.dumps(value):.80}, with half of a surrogate pair, which is no character")
         return self.columns[name]
 
     def row(self, i: int) -> dict[str, Any]:

@@ -103,8 +103,6 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
     checks.root(cfg)
     torch.set_num_threads(cfg.threads)
     trainer = Trainer(cfg)
-    if cfg.evaluation.every:
-        trainer.env.check_evaluation(cfg.evaluation.episodes)
     for note in (*notes.idle(cfg, trainer.composition, trainer.controllers.values()), *trainer.policy.notes):
         print(f"rlfw: note: {note}", file=sys.stderr)
     try:

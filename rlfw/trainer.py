@@ -69,6 +69,8 @@ class Trainer:
     def _check_composition(self) -> None:
         """Refuse what cannot run, before any time is spent."""
         self.composition.check_env(self.env)
+        if self.cfg.evaluation.every:
+            self.env.check_evaluation(self.cfg.evaluation.episodes)
         if "whole_batch" in self.composition.needs and self.cfg.micro_batch_rows is not None:
             part = self.composition.needing("whole_batch")
             raise UserError(f"{part} needs the whole batch at once: set micro_batch_rows=null")

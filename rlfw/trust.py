@@ -57,3 +57,16 @@ def check_imports(cfg: DictConfig, typed: Collection[str]) -> None:
                 f"{key}={value} imports the module {value.partition(':')[0]}, which a file alone may not do: "
                 f"write {key}={value} on the command line too"
             )
+
+
+def check_named(cfg: DictConfig, typed: Collection[tuple[str, Any]]) -> None:
+    """The same for a study, whose file holds words of its own: key and value are among the ``typed`` ones.
+
+    The composed value is what counts. A word may set it in many ways: quoted, after a +, as a dict, by interpolation.
+    """
+    for key, value in imported(cfg).items():
+        if (key, value) not in typed:
+            raise UserError(
+                f"{key}={value} imports the module {value.partition(':')[0]}, which no file may name: "
+                f"rlfw study FILE {key}={value}"
+            )

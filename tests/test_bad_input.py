@@ -204,8 +204,12 @@ SECURITY: list[Row] = [
     ),
     (f"{GYM} env.gym.id=evil_module:Env-v0", 2, r"env.gym.id=evil_module:Env-v0 cannot be made: .*EVIL RAN"),
     (f"{GYM} env.gym.id=no_such_module:Env-v0", 2, r"env.gym.id=no_such_module:Env-v0.*No module named"),
-    (f"{BARE} policy.causal_lm.path=remote_code", 2, r"policy.causal_lm.path=remote_code: transformers cannot load it"),
-    (f"{BARE} policy.causal_lm.path=pickled", 2, r"policy.causal_lm.path=pickled: transformers cannot load it"),
+    (
+        f"{BARE} policy.causal_lm.path=remote_code",
+        2,
+        r"policy.causal_lm.path=remote_code: its model is code of its own",
+    ),
+    (f"{BARE} policy.causal_lm.path=pickled", 2, r"policy.causal_lm.path=pickled has pickled weights alone"),
     (f"{BARE} policy.causal_lm.path=someone/model", 2, r"no such folder; models are read from disk, never downloaded"),
     ("train \x1b[31mred=1", 2, r"\\x1b\[31m"),
     ("train experiment=\x1b]0;title", 2, r"\\x1b\]0;title|does not"),
@@ -305,7 +309,7 @@ MODELS: list[Row] = [
     (f"{TEXT} policy.causal_lm.top_p=0", 2, r"policy.causal_lm.top_p=0"),
     (f"{TEXT} policy.causal_lm.top_p=1.5", 2, r"policy.causal_lm.top_p=1.5"),
     (f"{BARE} policy.causal_lm.path=/nowhere", 2, r"policy.causal_lm.path=/nowhere: there is no such folder"),
-    (f"{BARE} policy.causal_lm.path=empty_folder", 2, r"path=empty_folder: transformers cannot load it"),
+    (f"{BARE} policy.causal_lm.path=empty_folder", 2, r"path=empty_folder has no config.json"),
     (f"{TEXT} policy.causal_lm.path=empty_folder", 2, r"hidden_size has no effect with policy.causal_lm.path="),
     (f"{BARE} policy.causal_lm.path=text.txt", 2, r"policy.causal_lm.path=text.txt: there is no such folder"),
 ]
@@ -498,6 +502,7 @@ FILES: dict[str, str | bytes] = {
     "remote_code/config.json": json.dumps(
         {"model_type": "evil", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
     ),
+    "remote_code/model.safetensors": "",
     "remote_code/code.py": "open('ran', 'w').write('x')\nraise RuntimeError('EVIL RAN')\n",
     "pickled/config.json": json.dumps({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 9}),
     "pickled/pytorch_model.bin": pickle.dumps({}),

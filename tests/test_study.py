@@ -112,10 +112,9 @@ WRONG = [
     ({"arms": {"a": ["epochs"]}}, "study.arms.a: epochs: a word reads key=value"),
     ({"arms": {"a": ["out=x"]}}, "study.arms.a: out is not set here: --out says where"),
     ({"arms": {"a": ["plugins=[x.py]"]}}, "study.arms.a: plugins is not set here: no file names code to run"),
-    (
-        {"arms": {"a": ["env=gym", "env.gym.id=bad:Env-v0"]}},
-        "env.gym.id=bad:Env-v0 imports a module, which no file may",
-    ),
+    ({"arms": {"a": ["plugins@x=[x.py]"]}}, "study.arms.a: plugins is not set here: no file names code to run"),
+    ({"arms": {"a": ["+plugins@_global_=[x.py]"]}}, "study.arms.a: plugins is not set here: no file names code"),
+    ({"arms": {"a": [" plugins=[x.py]"]}}, "study.arms.a: an override reads key=value and ' plugins=[x.py]' does not"),
     ({**GRID, "seeds": 0}, "study.seeds: 0: it must be a whole number, at least 1"),
     ({**GRID, "seeds": True}, "study.seeds: True: it must be a whole number"),
     ({**GRID, "envs": []}, "study.envs is empty"),
@@ -145,7 +144,98 @@ def test_a_declaration_without_its_question_is_refused(tmp_path: Path) -> None:
         declaration.read(file)
 
 
+# ------------------------------------------------------------------------------------------------ code
+
+EVIL = """
+import gymnasium
+print("IMPORTED")
+gymnasium.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+"""
+NAMED = "env.gym.id=named_in_a_study:Mine-v0"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module that can be imported, prompts, and a file of reward functions."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "named_in_a_study", raising=False)
+    (tmp_path / "named_in_a_study.py").write_text(EVIL)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "ab", "answer": "ba"}\n{"prompt": "ba", "answer": "ab"}\n')
+    return tmp_path
+
+
+GYM = ["algorithm=reinforce", "env=gym", "total_steps=100", "tensorboard=false"]
+TEXT = ["algorithm=grpo", "env=prompts", "policy=causal_lm", "env.prompts.file=data.jsonl", "tensorboard=false"]
+TEXT += [f"policy.causal_lm.{key}" for key in ("hidden_size=8", "num_heads=1", "num_layers=1")]
+TEXT += [
+    "iterations=1",
+    "env.prompts.rewards=[exact]",
+    "sampler.episodes.num_episodes=4",
+    "sampler.episodes.group_size=2",
+]
+
+
+def dry(folder: Path, capsys: pytest.CaptureFixture, *typed: str, **keys: object) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of a dry run."""
+    code = cli.main(["study", str(declared(folder, seeds=1, **keys)), "--dry-run", *typed])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [NAMED],
+        [f"+{NAMED}"],
+        [f"++{NAMED}"],
+        ["env.gym.id= named_in_a_study:Mine-v0"],
+        ["env.gym.id='named_in_a_study:Mine-v0'"],
+        ["env.gym={id: named_in_a_study:Mine-v0}"],
+        ["env.gym.id=${env.gym.kwargs.of}", "env.gym.kwargs={of: named_in_a_study:Mine-v0}"],
+    ],
+)
+def test_a_module_that_a_study_names_alone_is_never_imported(
+    words: list[str], here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    code, out, err = dry(here, capsys, base=GYM, arms={"a": words, "b": ["env.gym.id=CartPole-v1"]})
+    assert code == 2
+    assert f"{NAMED} imports the module named_in_a_study, which no file may name: rlfw study FILE {NAMED}" in err
+    assert "IMPORTED" not in out + err
+
+
+def test_the_command_line_of_a_study_may_name_a_module(here: Path, capsys: pytest.CaptureFixture) -> None:
+    arms = {"a": [], "b": ["lr=0.1"]}
+    code, out, err = dry(here, capsys, NAMED, base=GYM, arms=arms)
+    assert (code, out.count("IMPORTED"), "2 arms x 1 envs" in out) == (0, 1, True), err
+    code, out, err = dry(here, capsys, NAMED, base=GYM, arms={**arms, "c": ["env.gym.id=other:Env-v0"]})
+    assert code == 2
+    assert "env.gym.id=other:Env-v0 imports the module other, which no file may name" in err
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        (TEXT, ["env.prompts.weights={exact: 2}"]),
+        (TEXT, ["env.prompts.weights.exact=2"]),
+        (TEXT, ["env.prompts.alphabet=':a'"]),
+        (TEXT, ["policy.causal_lm.config={initializer_range: 0.5}"]),
+        ([*GYM, "env.gym.id=CartPole-v1"], ["env.gym.kwargs={sutton_barto_reward: true}"]),
+    ],
+)
+def test_a_value_with_a_colon_that_names_no_module_is_a_value(
+    base: list[str], words: list[str], here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    code, out, err = dry(here, capsys, base=base, arms={"plain": [], "a": words})
+    assert (code, "2 arms x 1 envs" in out) == (0, True), out + err
+
+
 # ------------------------------------------------------------------------------------------------ compositions
+
+
+def test_evaluations_that_no_run_could_make_are_refused_before_any(here: Path, capsys: pytest.CaptureFixture) -> None:
+    code, _, err = dry(here, capsys, base=TEXT, arms={"a": ["evaluation.every=1"]})
+    assert (code, "set env.prompts.eval_file=FILE" in err) == (2, True), err
 
 
 @pytest.mark.medium

@@ -24,6 +24,7 @@ from rlfw.policies.language_models import device as device_named
 from rlfw.policies.language_models import end_of_sequence, initialised, loaded
 from rlfw.policies.layout import Layout, why_padded
 from rlfw.policies.prompts import PromptFormat
+from rlfw.policies.recomputation import recompute_layers
 from rlfw.policies.shaping import Shaping
 from rlfw.policies.tokenizer import task_tokenizer
 from rlfw.registry import register
@@ -56,6 +57,7 @@ class CausalLM(TextPolicy):
     ``num_heads``; ``config``: further keys of its transformers config) is built over the task's own characters, or
     words. ``temperature``, ``top_k`` and ``top_p`` shape sampling and scoring alike. Dropout is off at all times.
     ``dtype``: float32, or bfloat16 for the model's products; what trains, and log-probs, are float32 either way.
+    ``activation_checkpointing``: in the update layers are computed twice and keep their inputs alone: less memory.
     """
 
     memoryless = False
@@ -82,6 +84,7 @@ class CausalLM(TextPolicy):
         top_p: float = 1.0,
         dtype: str = "float32",
         device: str = "auto",
+        activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(env_spec, TextSpec):
@@ -108,6 +111,8 @@ class CausalLM(TextPolicy):
         self.encode_prompts(list(env_spec.prompts), room=env_spec.max_steps)
         self.eval()
         self.model.to(where)
+        if activation_checkpointing:
+            recompute_layers(self.model, f"{KEY}.activation_checkpointing")
         self._settle(dtype)
 
     def train(self, mode: bool = True) -> Self:
@@ -170,9 +175,10 @@ class CausalLM(TextPolicy):
                 f"the prompt {prompt!r} has the {token} {prompt[start:end]!r}, which the task's {all_tokens} lacks"
             )
         if self.context_size is not None and len(ids) + room > self.context_size:
+            where = " in the model's chat template" if self.format.chat else ""
             raise UserError(
-                f"the prompt {_short(prompt)} has {len(ids)} tokens; with {room} new tokens that is more than the "
-                f"model's context of {self.context_size}: shorten it or lower max_new_tokens"
+                f"the prompt {_short(prompt)} has {len(ids)} tokens{where}; with {room} new tokens that is more than "
+                f"the model's context of {self.context_size}: shorten it or lower max_new_tokens"
             )
 
     def encode(self, pairs: list[tuple[str, str]]) -> tuple[Prompts, Tensor, Tensor]:

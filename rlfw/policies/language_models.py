@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlfw.checks import at_least
 from rlfw.errors import UserError
+from rlfw.policies.folder import check_folder, check_tokenizer, failure
 from rlfw.registry import suggest
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def initialised(
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
         with torch.no_grad():
             model(input_ids=torch.ones(1, 2, dtype=torch.long), use_cache=False)  # some sizes fail here at the latest
-    except (ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise UserError(f"{KEY}: transformers cannot build this {architecture}: {error}") from error
+    except Exception as error:  # what sizes that do not fit raise depends on the architecture
+        why = " ".join(str(error).split())
+        raise UserError(f"{KEY}: transformers cannot build this {architecture}: {why:.300}") from error
     return supported(model, f"{KEY}.architecture={architecture}")
 
 
@@ -91,23 +93,25 @@ def loaded(path: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     quiet()
-    folder, gguf = _found(path)
+    source, (folder, gguf) = f"{KEY}.path={path}", _found(path)
     # A folder is data: no code of its own is run, no pickle is read, nothing is fetched.
     data: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     weights = {"use_safetensors": True} if gguf is None else unpacked(gguf)
     words = {} if gguf is None or (folder / "tokenizer.json").is_file() else {"gguf_file": gguf}
+    if gguf is None:
+        check_folder(folder, source)
+    what = "model"
     try:
         read: Any = AutoModelForCausalLM.from_pretrained
         model, found = read(folder, dtype=torch.float32, output_loading_info=True, **weights, **data)
+        what = "tokenizer"
         tokenizer = AutoTokenizer.from_pretrained(folder, **words, **data)
     except Exception as error:  # what a broken folder raises depends on how it is broken
-        raise UserError(f"{KEY}.path={path}: transformers cannot load it: {error!r:.300}") from error
+        raise failure(what, folder, gguf, source, error) from error
     if found["missing_keys"]:
-        raise UserError(f"{KEY}.path={path}: weights are missing, e.g. {sorted(found['missing_keys'])[0]}")
-    rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
-        raise UserError(f"{KEY}.path={path}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
-    return supported(model, f"{KEY}.path={path}"), tokenizer
+        raise UserError(f"{source}: weights are missing, e.g. {sorted(found['missing_keys'])[0]}")
+    check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0], source)
+    return supported(model, source), tokenizer
 
 
 def _found(path: str) -> tuple[Path, str | None]:
@@ -133,12 +137,22 @@ def unpacked(gguf: str) -> dict[str, Any]:
 
 
 def supported(model: Any, source: str) -> Any:
-    """The model, or a UserError: left padding in generation is exact for attention, not for a running state."""
+    """The model, or a UserError: left padding in generation is exact for attention, not for a running state.
+
+    A model that looks ahead, as encoders do, gives a token's probability in view of that token.
+    """
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
     if not all(isinstance(layer, DynamicLayer) for layer in DynamicCache(config=model.config).layers):
         raise UserError(f"{source}: {type(model).__name__} keeps a running state; choose a model of attention layers")
+    with torch.no_grad():
+        one, other = model(input_ids=torch.tensor([[0, 0], [0, 1]]), use_cache=False).logits[:, 0]
+    if (one - other).abs().max() > 1e-4 * one.abs().max():
+        raise UserError(
+            f"{source}: {type(model).__name__} looks ahead: what it says of a token depends on later ones; an encoder "
+            "becomes a decoder by is_decoder: true in its config"
+        )
     return model
 
 

@@ -24,11 +24,18 @@ class PromptFormat:
         if self.chat and not self.tokenizer.chat_template:
             raise UserError(f"{key}.chat=true: this model has no chat template; set {key}.chat=false")
         if self.chat:
-            try:
-                self.text("a")
-            except Exception as error:  # a template raises what it likes, e.g. for a system message
-                raise UserError(f"{key}.chat=true: the model's template fails: {error!r:.300}") from error
+            self._check_template(key)
         return self
+
+    def _check_template(self, key: str) -> None:
+        try:
+            one, other = self.text("a"), self.text("b")
+        except Exception as error:  # a template raises what it likes, e.g. for a system message
+            raise UserError(f"{key}.chat=true: the model's template fails: {error!r:.300}") from error
+        if one == other:
+            raise UserError(f"{key}.chat=true: the model's template leaves the user's message out")
+        if self.system is not None and one == PromptFormat(self.tokenizer, chat=True).text("a"):
+            raise UserError(f"{key}.system has no effect: the model's template leaves it out, or has it anyway")
 
     def text(self, prompt: str) -> str:
         """What the model reads, special tokens spelt out."""

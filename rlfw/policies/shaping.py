@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlfw.checks import above, at_least, at_most
+from rlfw.checks import above, at_least, at_most, finite
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Shaping:
     def check(self, prefix: str) -> Shaping:
         """UserError for a value out of range; ``prefix`` names the keys."""
         above(f"{prefix}.temperature", self.temperature, 0)
+        finite(f"{prefix}.temperature", self.temperature)
         at_least(f"{prefix}.top_k", self.top_k, 1)
         above(f"{prefix}.top_p", self.top_p, 0)
         at_most(f"{prefix}.top_p", self.top_p, 1)

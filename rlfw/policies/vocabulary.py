@@ -89,7 +89,11 @@ def head_of(model: Any) -> Head:
 
 
 class _HandOn(nn.Module):
-    """A body that says what it is given."""
+    """A body that says what it is given, also where it is asked for as a decoder within."""
+
+    @property
+    def decoder(self) -> _HandOn:
+        return self
 
     def forward(self, input_ids: None = None, inputs_embeds: Tensor | None = None, **_: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions

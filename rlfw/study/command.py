@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
     if not args.file.exists():
         args.file = config.experiment_path(str(args.file)) or args.file
     declared = declaration.read(args.file)
-    study = dataclasses.replace(declared, base=[*declared.base, *args.words])
+    study = dataclasses.replace(declared, base=[*declared.base, *args.words], typed=args.words)
     if args.trials is not None:
         if study.search is None:
             raise UserError(f"--trials belongs to mode: search; {args.file} declares mode: {study.mode}")

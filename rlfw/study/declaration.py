@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from rlfw import config
 from rlfw.errors import UserError
 from rlfw.registry import suggest
 from rlfw.study.records import SUMMARIES, Metric
@@ -59,6 +60,7 @@ class Study:
     curves: list[str]  # columns that the report draws beside the metric
     against: list[tuple[str, str]]  # columns x and y: where each arm goes, y over x
     search: Search | None = None  # of mode: search
+    typed: list[str] = field(default_factory=list)  # of the base's words those of the command line: they may name code
 
 
 def read(file: Path) -> Study:
@@ -252,17 +254,16 @@ def _words(at: str, found: Any) -> list[str]:
 
 
 def check_words(at: str, words: Sequence[str]) -> None:
-    """UserError for what is no word, or none that a file may hold."""
+    """UserError for what is no word, or none that a file may hold. A module to import is found once it is composed."""
     for word in words:
-        key = word.partition("=")[0].lstrip("+")
-        if "=" not in word:
+        if "=" not in word or re.fullmatch(r"\s*|-.*", word.partition("=")[0].lstrip("+")):
             raise UserError(f"{at}: {word}: a word reads key=value")
-        if re.fullmatch(r"\s*|-.*", key):
-            raise UserError(f"{at}: {word}: a word reads key=value")
+        try:
+            ((key, _),) = config.typed_overrides([word])  # as it will be read: plugins@x=[FILE] names plugins, too
+        except UserError as error:
+            raise UserError(f"{at}: {error}") from error
         if key in OWN:
             raise UserError(f"{at}: {key} is not set here: {OWN[key]}")
-        if re.match(r"env\.[^=]*=\S+:", word):
-            raise UserError(f"{at}: {word} imports a module, which no file may name: rlfw study FILE {word}")
 
 
 def _mapping(at: str, body: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlfw import config
+from rlfw import config, trust
 from rlfw.errors import UserError
 from rlfw.study import arms as declared
+from rlfw.study import declaration
 from rlfw.study.check import Check
 from rlfw.study.records import Arm
 from rlfw.study.settings import differences, identity
@@ -92,7 +93,8 @@ class Composer:
         if draft.skipped is not None:
             return [], draft.skipped
         study = self.study
-        cells, reason = _compose(draft.name, [*study.base, *self.first], study.envs, draft.words, self._check)
+        declaration.check_words(draft.name, draft.words)
+        cells, reason = self._compose(draft)
         if reason is not None:
             return [], reason
         _check_metric(study, cells[0].cfg)
@@ -102,21 +104,26 @@ class Composer:
         self._equal[same] = draft.name
         return cells, None
 
+    def _compose(self, draft: Draft) -> tuple[list[Cell], str | None]:
+        """The arm on each env, or why it is refused; UserError where it would run code that a file alone names."""
+        envs, cells = self.study.envs, []
+        for env in envs:
+            words = last_of_each([*self.study.base, *self.first, *env.words, *draft.words, "progress=false"])
+            try:
+                cfg = config.compose(words)
+            except UserError as error:
+                return [], _reason(error, env, envs)
+            trust.check_named(cfg, config.typed_overrides(self.study.typed))
+            try:
+                self._check(cfg, words)
+            except UserError as error:
+                return [], _reason(error, env, envs)
+            cells.append(Cell(draft.name, env.name, words, cfg))
+        return cells, None
 
-def _compose(
-    name: str, base: list[str], envs: Sequence[Env], words: list[str], check: Check
-) -> tuple[list[Cell], str | None]:
-    """The arm on each env, or why it is refused."""
-    cells = []
-    for env in envs:
-        every = last_of_each([*base, *env.words, *words, "progress=false"])
-        try:
-            cfg = config.compose(every)
-            check(cfg, every)
-        except UserError as error:
-            return [], str(error) if len(envs) == 1 else f"{env.name}: {error}"
-        cells.append(Cell(name, env.name, every, cfg))
-    return cells, None
+
+def _reason(error: UserError, env: Env, envs: Sequence[Env]) -> str:
+    return str(error) if len(envs) == 1 else f"{env.name}: {error}"
 
 
 def last_of_each(words: Sequence[str]) -> list[str]:

@@ -154,6 +154,7 @@ def test_evaluation_asks_the_held_out_prompts_once_each():
     [
         ([{"question": "a"}], {}, "data.jsonl has no column prompt; there are question"),
         ([{"prompt": "a"}, {"prompt": ""}], {}, "line 2: the prompt is empty"),
+        ([{"prompt": "a\ud800"}], {}, 'line 1: the prompt is "a\\ud800", with half of a surrogate pair'),
         ([{"prompt": "a"}, {"prompt": None}], {}, "line 2: the prompt is null; it must be text"),
         ([{"prompt": "a", "answer": 12}], {}, "line 1: the answer is 12; it must be text: put it in quotes"),
         ([{"prompt": "a", "finish": 1}], {}, "the column finish has the name of what reward functions"),
@@ -165,7 +166,7 @@ def test_evaluation_asks_the_held_out_prompts_once_each():
         (ROWS, {"rewards": ["asks"]}, "asks for colour; there are prompt, completion, ids, finish, answer, level"),
         ([{"prompt": "a"}], {}, "the reward function exact asks for answer; there are prompt, completion"),
         (ROWS, {"rewards": ["NUMBER"]}, "there is no reward function NUMBER"),
-        (ROWS, {"rewards": ["Longest"]}, "there is no reward function Longest"),
+        (ROWS, {"rewards": ["Longest"]}, "Longest is a class: name an object of it, as in longest = Longest()"),
         (ROWS, {"weights": {"short": 1.0}}, "a weight for the reward function short"),
         (ROWS, {"max_new_tokens": 0}, "max_new_tokens=0: it must be at least 1"),
         (ROWS, {"workers": 0}, "workers=0: it must be at least 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -167,12 +168,40 @@ def test_a_call_of_all_completions_that_takes_too_long_says_the_remedy():
         (lambda completion, colour: 0, "asks for colour; there are prompt, completion, ids, finish, answer, level"),
         (lambda completions, colour: 0, "asks for colour; there are prompts, completions, ids, finish, answers, level"),
         (lambda completion, /: 0, "takes completion by position; it is called by keyword: take the / away"),
+        (lambda: 0, "asks for nothing that there is: name completion, completions or others"),
+        (lambda *everything: 0, "asks for nothing that there is"),
+        (lambda colour=3: 0, "asks for nothing that there is"),
+        (lambda completion: (yield 1), "yields; it returns its number, or the list of them"),
+        (max, "has no signature to be called by: wrap it"),
     ],
 )
 def test_a_signature_that_cannot_be_met_is_refused(function, message):
-    with pytest.raises(UserError, match="the reward function reward") as error:
+    with pytest.raises(UserError, match=r"the reward function (reward|max)") as error:
         score(function)
     assert message in str(error.value)
+
+
+async def asynchronous(completion):
+    yield 1
+
+
+class Judge:
+    async def __call__(self, completions):
+        yield [1]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (asynchronous, "asynchronous yields"),
+        (Judge(), "Judge yields"),
+        (partial(asynchronous), "partial yields"),
+        (Judge, r"Judge is a class: give an object of it, Judge\(\)"),
+    ],
+)
+def test_generators_and_classes_are_no_reward_functions(function, message):
+    with pytest.raises(UserError, match=f"the reward function {message}"):
+        score(function)
 
 
 @pytest.mark.parametrize(

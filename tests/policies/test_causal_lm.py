@@ -124,7 +124,7 @@ def test_a_taken_token_outside_of_the_filter_is_scored_with_it():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("temperature", 0.0), ("temperature", -1.0), ("top_k", 0), ("top_p", 0.0), ("top_p", 1.1)]
+    ("key", "value"), [("temperature", 0.0), ("temperature", math.inf), ("top_k", 0), ("top_p", 0.0), ("top_p", 1.1)]
 )
 def test_shaping_out_of_range_is_refused_by_name(key, value):
     with pytest.raises(UserError, match=f"policy.causal_lm.{key}"):
@@ -551,6 +551,8 @@ def test_a_saved_policy_is_a_transformers_folder_and_comes_back(architecture, ti
         ({"config": {"dropuot": 0.1}}, "dropuot"),
         ({"architecture": "gpt2", "config": {"n_embd": 8}}, "write policy.causal_lm.hidden_size"),
         ({"config": {"vocab_size": 8}}, "alphabet"),
+        ({"architecture": "bert"}, "looks ahead: .* is_decoder: true"),
+        ({"architecture": "gpt_neo"}, "transformers cannot build this gpt_neo: "),
         ({"hidden_size": 30}, "multiple"),
         ({"num_layers": 0}, "num_layers=0"),
     ],

@@ -89,9 +89,18 @@ def test_greedy_tokens_are_those_of_generate(architecture):
     assert torch.equal(done.ids, expected)
 
 
-def test_a_model_that_hides_its_states_takes_no_critic():
-    with pytest.raises(UserError, match="BlenderbotForCausalLM does not show its hidden states"):
-        make("blenderbot").add_critic("own")
+def test_a_model_that_does_not_come_apart_is_scored_whole_and_takes_no_critic(monkeypatch):
+    monkeypatch.setattr(vocabulary, "head_of", lambda model: model.body_that_is_elsewhere)
+    policy = make("llama")
+    scored = policy.score(Prompts(IDS, LENGTH, ROW), ACTIONS, MASK).logprobs
+    torch.testing.assert_close(scored, plain_logprobs(plain(policy)), rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match="LlamaForCausalLM does not show its hidden states"):
+        policy.add_critic("own")
+
+
+@pytest.mark.parametrize("architecture", [*PACKED, *PADDED])
+def test_nearly_all_models_come_apart(architecture):
+    assert make(architecture).apart
 
 
 @pytest.mark.parametrize("at_once", [1, 11 * 4, 11 * 1000])

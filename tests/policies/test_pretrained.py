@@ -293,10 +293,31 @@ def test_a_chat_prompt_is_formatted_once(tokenizer):
 
 
 def test_a_template_that_refuses_a_system_message_is_said(tokenizer):
-    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    tokenizer.chat_template = refusing + "{{ messages[0]['content'] }}"
     PromptFormat(tokenizer, chat=True).check("policy.causal_lm")
     with pytest.raises(UserError, match=r"policy\.causal_lm\.chat=true: the model's template fails: .*no system"):
         PromptFormat(tokenizer, chat=True, system="x").check("policy.causal_lm")
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "message"),
+    [
+        ("{% for m in messages %}{{ m['content'] }", None, "the model's template fails: TemplateSyntaxError"),
+        ("{% for m in messages %}a", None, "the model's template fails: TemplateSyntaxError"),
+        ("{{ nothing.at.all }}", None, "the model's template fails: UndefinedError.*'nothing' is undefined"),
+        ("a:", None, "the model's template leaves the user's message out"),
+        (
+            "{{ messages[-1]['content'] }}",
+            "x",
+            r"policy\.causal_lm\.system has no effect: the model's template leaves it",
+        ),
+    ],
+)
+def test_a_template_that_cannot_show_a_prompt_is_refused(tokenizer, template, system, message):
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match=message):
+        PromptFormat(tokenizer, chat=True, system=system).check("policy.causal_lm")
 
 
 def test_a_chat_model_samples_scores_and_learns_answers_behind_its_template(tokenizer, tmp_path):
@@ -388,15 +409,6 @@ def test_a_gguf_file_is_a_model_like_any_other(tmp_path, monkeypatch):
     monkeypatch.setattr(language_models, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"tiny.gguf needs gguf and accelerate: pip install 'rlfw\[gguf\]'"):
         read(str(tmp_path / "tiny.gguf"))
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
-    policy = make()
-    policy.save(tmp_path)
-    policy.tokenizer.add_tokens(["one", "two"])
-    policy.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="the tokenizer has 13 tokens, the model only 11"):
-        read(str(tmp_path))
 
 
 @pytest.fixture

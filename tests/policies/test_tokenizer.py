@@ -1,14 +1,17 @@
 """Tokens that are words: text comes back as it was, also from a folder; what cannot come back is refused."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from rlfw.envs.grammar import VOCABULARY
+from rlfw.envs.text import TextEnv, TextTask
 from rlfw.errors import UserError
-from rlfw.interfaces import TextSpec
+from rlfw.interfaces import EpisodeGroups, TextSpec
 from rlfw.policies.causal_lm import CausalLM
 from rlfw.policies.tokenizer import EOS, PAD, UNKNOWN, character_tokenizer, task_tokenizer, word_tokenizer
 from rlfw.seeding import Streams
@@ -69,3 +72,33 @@ def test_what_a_word_model_writes_is_words_with_a_space_between():
     for text, ids, mask in zip(done.texts, done.ids.tolist(), done.mask.tolist(), strict=True):
         written = [i for i, on in zip(ids, mask, strict=True) if on]
         assert text == " ".join(WORDS[i - 3] for i in written if i > 2)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_what_was_sampled_is_what_is_scored_where_its_text_has_other_tokens(architecture: str, tmp_path: Path):
+    """A tokenizer with the tokens a, b and ab. The text of a, b is read again as ab: never by a rollout."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    CausalLM(TextSpec("abc", 6, 6), Streams(0), architecture=architecture, hidden_size=16, num_heads=2).save(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokens = Tokenizer(models.BPE({PAD: 0, EOS: 1, UNKNOWN: 2, "a": 3, "b": 4, "ab": 5}, [("a", "b")]))
+    tokens.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token=EOS, pad_token=EOS)
+    tokenizer.save_pretrained(tmp_path)
+    task = TextTask(prompts=["ab", "ba"], rewards=lambda ids: [float(len(row)) for row in ids], max_new_tokens=6)
+    env = TextEnv(Streams(0), task)
+    policy = CausalLM(env.spec, Streams(0), path=str(tmp_path))
+    rollout = env.collect(EpisodeGroups(64, 32), policy.actor(Streams(1)))
+    scored = policy.score(rollout.context, rollout.actions, rollout.mask).logprobs
+    apart = 0
+    for b, sample in enumerate(rollout.samples):
+        written = rollout.actions[b][rollout.mask[b]].tolist()
+        prompt = tokenizer(sample["prompt"])["input_ids"]
+        logits = model(input_ids=torch.tensor([prompt + written])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1)[torch.arange(len(written)), written]
+        torch.testing.assert_close(scored[b, : len(written)], expected, rtol=0, atol=1e-5)
+        assert sample["reward"] == len(written)
+        apart += (3, 4) in pairwise(written)
+    assert apart > 2
+    assert tokenizer("ab")["input_ids"] == [5]
