@@ -188,7 +188,8 @@ class TextEnv(Env):
         max_new_tokens: int | None = None,
         greedy: bool = False,
     ) -> list[dict[str, Any]]:
-        examples = _examples(self.held_out, streams, 0, num_prompts)
+        distinct = min(num_prompts, len(self.held_out) or num_prompts)
+        examples = _examples(self.held_out, streams, 0, distinct)
         room = self.task.max_new_tokens if max_new_tokens is None else max_new_tokens
         prompts = [example.prompt for example in examples]
         done = actor.complete(prompts, group_size=group_size, max_new_tokens=room, greedy=greedy)

@@ -166,7 +166,9 @@ def _sample(words: list[str]) -> int:
     parser.add_argument(
         "--prompt", action="append", metavar="TEXT", help="a prompt of yours, again for more; -: each line of the input"
     )
-    parser.add_argument("--n", type=int, metavar="N", help="completions of each prompt (1), or prompts of the env (8)")
+    parser.add_argument(
+        "--n", type=int, metavar="N", help="completions of each prompt (1), or prompts of the env (8), each once"
+    )
     parser.add_argument("--greedy", action="store_true", help="the likeliest tokens instead of sampled ones")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: the env's own, 64 without one")
     parser.add_argument(

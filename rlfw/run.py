@@ -255,13 +255,21 @@ def _resumed(path: Path, overrides: Sequence[str], iteration: int) -> dict[str, 
     return {**found, "resumed": [*found.get("resumed", []), now]}
 
 
+def check_free(cfg: DictConfig) -> None:
+    """UserError where ``out`` is taken."""
+    if cfg.out is None:
+        return
+    if not cfg.out.strip():
+        raise UserError("out= names no folder: leave it away for a fresh one")
+    path = Path(cfg.out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"out={path} is not empty: name another folder, or leave out= away for a fresh one")
+
+
 def _fresh(cfg: DictConfig) -> Path:
+    check_free(cfg)
     if cfg.out is not None:
-        if not cfg.out.strip():
-            raise UserError("out= names no folder: leave it away for a fresh one")
         path = Path(cfg.out)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"out={path} is not empty: name another folder, or leave out= away for a fresh one")
         path.mkdir(parents=True, exist_ok=True)
         return path
     stem = time.strftime("%Y%m%d-%H%M%S") + f"-seed{cfg.seed}"

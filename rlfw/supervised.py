@@ -38,8 +38,11 @@ def check(policy: Policy, env: Env, settings: Settings) -> list[str]:
     What is returned is worth saying, a sentence each. Where prompts are made as they go, one batch stands for them.
     """
     pairs = env.fixed_pairs() or env.warmup_pairs(settings.batch_size, np.random.default_rng(0))
-    if not isinstance(policy, TextPolicy) or pairs is None:
-        raise _nothing_to_learn(env, settings)
+    if not isinstance(policy, TextPolicy) or not pairs:
+        raise UserError(
+            f"env={env.name} has no answers to learn from: choose a text task that has (a file of prompts has them in "
+            "the column answer)"
+        )
     long = 0
     for first in range(0, len(pairs), CHECKED):
         mask = policy.encode(pairs[first : first + CHECKED])[2]
@@ -62,7 +65,9 @@ def steps(policy: Policy, env: Env, settings: Settings, streams: Streams, rows: 
     answers' tokens, their end among them, in nats a token. ``rows``: pairs a forward pass, which is memory only."""
     rng = streams.numpy("warm start")
     if not isinstance(policy, TextPolicy) or env.warmup_pairs(1, rng) is None:
-        raise _nothing_to_learn(env, settings)
+        raise UserError(
+            f"warmup.steps={settings.steps}: env={env.name} has no answers to learn from; set warmup.steps=0"
+        )
     parameters = [p for p in policy.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, settings.lr, betas=(0.9, 0.98), weight_decay=0.0)
     for step in range(settings.steps):
@@ -94,7 +99,3 @@ def _backward(policy: TextPolicy, pairs: list[tuple[str, str]], rows: int) -> fl
         loss.backward()
         total += loss.item()
     return total
-
-
-def _nothing_to_learn(env: Env, settings: Settings) -> UserError:
-    return UserError(f"warmup.steps={settings.steps}: env={env.name} has no answers to learn from; set warmup.steps=0")

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from rlfw import checks, config, effects, registry, signals, supervised
 from rlfw.errors import RunError, UserError
-from rlfw.run import WARMUP, begin, write_status
+from rlfw.run import WARMUP, begin, check_free, write_status
 from rlfw.seeding import Streams
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ def warmup(overrides: Sequence[str] = ()) -> Path:
     cfg = config.compose(overrides)
     for key in (key.partition(".")[0] for key, _ in config.typed_overrides(overrides)):
         if key not in READ:
-            raise UserError(f"{key} has no effect on a warm start: it reads {', '.join(READ)}")
+            raise UserError(f"{key} has no effect on a warm start, which reads {', '.join(READ)}: leave it away")
     checks.warmup(cfg)
     effects.check(cfg, overrides)
     if not cfg.warmup.steps:
         raise UserError("there is nothing to do: give warmup.steps=N")
+    check_free(cfg)  # before a large model is loaded
     torch.set_num_threads(cfg.threads)
     streams = Streams(cfg.seed)
     (env_node,), (policy_node,) = cfg.env.values(), cfg.policy.values()
@@ -76,6 +77,7 @@ class Course:
     streams: Streams
     folder: Path
     losses: list[float] = field(default_factory=list)  # nats a token
+    kept: int = 0  # the step whose model is in the folder
     stopping: int | None = None  # the first signal that ends it
 
     def run(self) -> None:
@@ -95,6 +97,8 @@ class Course:
                 self._status(reason, error=str(error) or type(error).__name__)
             if isinstance(error, OSError | SafetensorError):
                 raise RunError(f"cannot write to {self.folder}: {error}; free space or change out=") from error
+            if isinstance(error, RunError) and self.kept:
+                raise RunError(f"{error}; {self.folder} holds the model of step {self.kept}") from error
             raise
         cut = self.stopping if len(self.losses) < self.cfg.warmup.steps else None
         self._status("done" if cut is None else "interrupted", **({} if cut is None else {"signal": cut}))
@@ -122,7 +126,7 @@ class Course:
                 bar.update()
                 if self.stopping is not None:
                     break
-                if (step + 1) % max(1, settings.steps // SAVES) == 0:
+                if (step + 1) % max(1, settings.steps // SAVES) == 0 and step + 1 < settings.steps:
                     self._save()
 
     def last(self) -> float:
@@ -139,6 +143,7 @@ class Course:
                 shutil.rmtree(self.folder / new.name, ignore_errors=True)
             os.replace(new, self.folder / new.name)
         aside.rmdir()
+        self.kept = len(self.losses)
 
     def _status(self, state: str, **facts: str | int) -> None:
         write_status(self.folder, state, self.started, steps=len(self.losses), **facts)

@@ -122,6 +122,7 @@ class Env(Part, ABC):
     ) -> list[dict[str, Any]]:
         """``group_size`` completions of each of the prompts that ``evaluate`` asks, as records of Rollout.samples.
 
-        ``max_new_tokens``: None for the env's own. Nothing of training changes.
+        Of a fixed list each prompt is asked once at most. ``max_new_tokens``: None for the env's own. Nothing of
+        training changes.
         """
         raise UserError(f"env={self.name} has no prompts: rlfw eval plays it")
