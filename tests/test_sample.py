@@ -294,6 +294,16 @@ def test_a_long_text_is_cut_and_the_page_stays_small(run: Path, tmp_path: Path) 
     assert "… (18,000 more characters)" in page
 
 
+def test_a_page_has_an_end(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = wrote(run, tmp_path, [row(i, "x", 1.0) for i in range(10) for _ in range(10)])
+    monkeypatch.setattr(over_training, "MOST", 99)
+    assert main(["samples", str(folder), "--rows", "10"]) == 2
+    assert "100 samples are more than a page takes (99): lower --iterations or --rows" in capsys.readouterr().err
+    assert main(["samples", str(folder), "--rows", "9"]) == 0
+
+
 def test_a_file_that_is_being_written_is_read_as_far_as_it_goes(run: Path, tmp_path: Path) -> None:
     folder = wrote(run, tmp_path, [row(1, "a", 1.0)])
     with (folder / "samples.jsonl").open("a") as file:

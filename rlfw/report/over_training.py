@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import UserError
@@ -24,6 +25,7 @@ ITERATIONS = 25  # that are shown, where nobody says how many
 ROWS = 6  # of each, evenly spaced
 EXTREMES = 2  # of each, with the highest reward, and as many with the lowest
 LONGEST = 2000  # characters of a text
+MOST = 20_000  # samples on a page, which a browser still sorts at once
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Chosen:
     span: tuple[int, int]  # the first and the last iteration that wrote samples
     per_iteration: int
 
-    @property
+    @cached_property
     def scores(self) -> list[str]:
         """The reward functions."""
         return list(dict.fromkeys(name for line in self.lines for name in line.scores))
@@ -77,6 +79,8 @@ def choose(run: Path, iterations: int = ITERATIONS, per_iteration: int = ROWS) -
             lines = [line for i in there for line in _lines(i, samples.of_iteration(content, i), per_iteration)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is not as a run writes it: {error!r:.200}") from error
+    if len(lines) > MOST:
+        raise UserError(f"{len(lines):,} samples are more than a page takes ({MOST:,}): lower --iterations or --rows")
     return Chosen(lines, there, reach, per_iteration)
 
 
