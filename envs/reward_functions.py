@@ -51,8 +51,14 @@ class RewardFunctions:
         self.signatures = {name: Signature.of(f, name, example, source) for name, f in self.functions.items()}
         self.call = Caller(_workers(workers, source), _timeout(timeout, source))
 
+    def check(self) -> None:
+        """UserError where there are none, which is enough for what needs no reward."""
+        if not self.functions:
+            raise UserError(f"{self.source} has no reward function")
+
     def __call__(self, examples: Sequence[Example], written: Completions) -> tuple[dict[str, Tensor], Tensor]:
         """Each function's values [B], NaN where it gave none, and their weighted sum [B], NaN where none gave any."""
+        self.check()
         there = given(examples, written)
         found = self._values(there)
         scores = {name: _checked(values, f"{self.source}: the reward function {name}", there) for name, values in found}
@@ -143,8 +149,6 @@ def _named(rewards: Any, source: str) -> dict[str, RewardFunction]:
         found = {_name(function): function for function in several}
         if len(found) < len(several):
             raise UserError(f"{source}: two reward functions share a name; give them as {{name: function}}")
-    if not found:
-        raise UserError(f"{source} has no reward function")
     for name, function in found.items():
         if not callable(function):
             raise UserError(f"{source}: the reward function {name} is {function!r}, which cannot be called")

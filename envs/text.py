@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rlfw.interfaces import Request, TextActor
+    from rlfw.interfaces import Completions, Request, TextActor
     from rlfw.seeding import Streams
 
 
@@ -155,16 +155,7 @@ class TextEnv(Env):
             episode=first * size + kept,
             episodes=Episodes(returns=reward[kept].float(), lengths=lengths),
             scores={name: values[kept].float() for name, values in scores.items()},
-            samples=[
-                {
-                    "prompt": asked[b].prompt,
-                    "completion": done.texts[b],
-                    "finish": "stop" if done.ended[b] else "length",
-                    "scores": {name: _or_none(float(values[b])) for name, values in scores.items()},
-                    "reward": float(reward[b]),
-                }
-                for b in kept.tolist()
-            ],
+            samples=[{**_written(asked[b], done, b), **_earned(scores, reward, b)} for b in kept.tolist()],
             greedy_returns=None if greedy is None else greedy[kept].float(),
             spent=spent,
             num_generated=len(asked),
@@ -186,6 +177,35 @@ class TextEnv(Env):
         scores, reward = self.rewards(examples, done)
         columns = {"score": reward, **scores, "length": done.mask.sum(1).double()}
         return {name: [x for x in column.tolist() if not math.isnan(x)] for name, column in columns.items()}
+
+    def samples(
+        self,
+        actor: TextActor,
+        num_prompts: int,
+        streams: Streams,
+        *,
+        group_size: int = 1,
+        max_new_tokens: int | None = None,
+        greedy: bool = False,
+    ) -> list[dict[str, Any]]:
+        distinct = min(num_prompts, len(self.held_out) or num_prompts)
+        examples = _examples(self.held_out, streams, 0, distinct)
+        room = self.task.max_new_tokens if max_new_tokens is None else max_new_tokens
+        prompts = [example.prompt for example in examples]
+        done = actor.complete(prompts, group_size=group_size, max_new_tokens=room, greedy=greedy)
+        asked = [example for example in examples for _ in range(group_size)]
+        found = [_written(example, done, b) for b, example in enumerate(asked)]
+        if self.rewards.functions:
+            scores, reward = self.rewards(asked, done)
+            found = [{**record, **_earned(scores, reward, b)} for b, record in enumerate(found)]
+        return found
+
+    def check_training(self) -> None:
+        self.rewards.check()
+
+    def fixed_pairs(self) -> list[tuple[str, str]]:
+        examples = [self.task[i] for i in range(len(self.task))]
+        return [(example.prompt, example.answer) for example in examples if example.answer is not None]
 
     def warmup_pairs(self, num_pairs: int, rng: np.random.Generator) -> list[tuple[str, str]] | None:
         examples = [self.task.draw(rng) for _ in range(num_pairs)]
@@ -224,6 +244,22 @@ def _for_both(one: TextSpec, other: TextSpec) -> TextSpec:
         max_prompt_chars=max(one.max_prompt_chars, other.max_prompt_chars),
         prompts=(*one.prompts, *other.prompts),
     )
+
+
+def _written(example: Example, done: Completions, b: int) -> dict[str, Any]:
+    """Of a sample's record what the policy wrote in row ``b``; its length in tokens, the one that ended it included."""
+    return {
+        "prompt": example.prompt,
+        "completion": done.texts[b],
+        "finish": "stop" if done.ended[b] else "length",
+        "length": int(done.mask[b].sum()),
+    }
+
+
+def _earned(scores: Mapping[str, Tensor], reward: Tensor, b: int) -> dict[str, Any]:
+    """And what that was worth; None: no opinion."""
+    told = {name: _or_none(float(values[b])) for name, values in scores.items()}
+    return {"scores": told, "reward": _or_none(float(reward[b]))}
 
 
 def _or_none(value: float) -> float | None:

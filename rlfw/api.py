@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import sys
-import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlfw import checks, config, effects, notes, registry, snapshot
+from rlfw import checks, config, effects, notes, registry, signals, snapshot
 from rlfw.errors import RunError, UserError
 from rlfw.evaluation import evaluate
-from rlfw.run import RunFolder, checkpoints, load_config, newest
+from rlfw.run import CONFIG, WARMUP, RunFolder, checkpoints, load_config, newest
 from rlfw.seeding import Streams
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from rlfw.evaluation import Interval
     from rlfw.interfaces import Env, Policy
-    from rlfw.trainer import Trainer
 
 
 def train(overrides: Sequence[str] = ()) -> Path:
@@ -111,7 +109,7 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
         trainer.close()
         raise
     try:
-        with _interruptible(trainer):
+        with signals.ending(trainer):  # the iteration under way is finished, and saved
             trainer.fit(folder, checkpoint)
     except BaseException as error:
         fresh = checkpoint is None and not checkpoints(folder.path)
@@ -138,26 +136,6 @@ def _fit(cfg: DictConfig, open_folder: Callable[[], RunFolder], checkpoint: Path
     return folder.path
 
 
-@contextlib.contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
-    """The first SIGINT (Ctrl-C) or SIGTERM ends the run after the iteration under way, saved; the second at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(signum: int, frame: Any) -> None:
-        if trainer.stopping is not None:
-            raise KeyboardInterrupt
-        trainer.stopping = signum
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def evaluate_run(
     path: Path, episodes: int, *, greedy: bool = True, seed: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Interval]:
@@ -165,14 +143,37 @@ def evaluate_run(
 
     ``overrides``: keys of the env (env.gym.max_episode_steps=500), and plugins=[FILE] where the run used any.
     """
+    with restored(path, seed=seed, overrides=overrides) as run:
+        return evaluate(run.env, run.policy, episodes, run.streams, greedy=greedy)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was trained, as it was saved."""
+
+    env: Env
+    policy: Policy
+    streams: Streams
+    saved: Path  # the checkpoint, or the folder of rlfw warmup
+
+
+@contextlib.contextmanager
+def restored(
+    path: Path, *, seed: int | None = None, overrides: Sequence[str] = (), policy_keys: Sequence[str] = ()
+) -> Iterator[Restored]:
+    """A run at its newest checkpoint, or at the checkpoint ``path`` itself, or what rlfw warmup left in ``path``.
+
+    ``overrides``: keys of the env, those of the policy that are in ``policy_keys``, and plugins. Nothing is written.
+    """
     from rlfw.checkpoint import BROKEN, load_state
 
     path = Path(path)
+    warm = (path / WARMUP).is_file()
     root = path.parent.parent if path.parent.name == "checkpoints" else path
-    cfg = load_config(root)
-    _load_plugins(cfg, _evaluation_overrides(cfg, overrides), root)
+    cfg = load_config(root, WARMUP if warm else CONFIG)
+    _load_plugins(cfg, _changed(cfg, overrides, policy_keys), root)
     config.check_saved(cfg, overrides)
-    saved = newest(root) if path is root else path
+    saved = newest(root) if path is root and not warm else path
     if saved is None:
         raise UserError(f"{root} holds no checkpoint yet")
     torch.set_num_threads(cfg.threads)
@@ -181,32 +182,36 @@ def evaluate_run(
         (env_node,), (policy_node,) = cfg.env.values(), cfg.policy.values()
         env: Env = registry.build("env", env_node, gamma=cfg.gamma, streams=streams)
         policy: Policy = registry.build("policy", policy_node, env_spec=env.spec, streams=streams)
-        policy.load(saved / "policy")
-        env.load_state_dict(load_state(saved, "state")["env"])
+        policy.load(saved if warm else saved / "policy")
+        if not warm:
+            env.load_state_dict(load_state(saved, "state")["env"])
     except BROKEN as error:
         raise UserError(f"{saved} cannot be read as a checkpoint: {error!r:.300}") from error
     try:
-        return evaluate(env, policy, episodes, streams, greedy=greedy)
+        yield Restored(env, policy, streams, saved)
     finally:
         env.close()
 
 
-def _evaluation_overrides(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Set the env's keys in ``cfg``; the plugins."""
+def _changed(cfg: DictConfig, overrides: Sequence[str], policy_keys: Sequence[str]) -> list[str]:
+    """Set keys of the env and some of the policy in ``cfg``; the plugins."""
+    (policy,) = cfg.policy
+    known = [*_env_keys(cfg), *(f"policy.{policy}.{key}" for key in policy_keys if key in cfg.policy[policy])]
     plugins: list[str] = []
     for key, value in config.typed_overrides(overrides):
+        axis, _, rest = key.partition(".")
         if key == "plugins":
             plugins = list(value)
-        elif not key.startswith("env.") or OmegaConf.select(cfg, key, throw_on_missing=False, default=...) is ...:
-            raise UserError(
-                f"{key}: an evaluation takes keys of the run's env ({', '.join(_env_keys(cfg))}) and plugins"
-            )
+        elif OmegaConf.select(cfg, key, throw_on_missing=False, default=...) is ... or not any(
+            f"{key}.".startswith(f"{one}.") for one in known
+        ):
+            raise UserError(f"{key} cannot change here; what can: {', '.join(known)} and plugins")
         else:
             OmegaConf.update(cfg, key, value)
-            name = key.split(".")[1]
-            schema = registry.entry("env", cfg.env[name].part).schema
+            name = rest.split(".")[0]
+            schema = registry.entry(axis, cfg[axis][name].part).schema
             try:
-                cfg.env[name] = OmegaConf.merge(OmegaConf.structured(schema), cfg.env[name])
+                cfg[axis][name] = OmegaConf.merge(OmegaConf.structured(schema), cfg[axis][name])
             except OmegaConfBaseException as error:
                 raise UserError(config.explain(error)) from error
     return plugins

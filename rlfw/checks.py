@@ -62,17 +62,12 @@ def root(cfg: DictConfig) -> None:
         raise UserError("there is no budget: give total_steps=N or iterations=N")
     if cfg.total_steps is not None and cfg.iterations is not None:
         raise UserError("the budget is total_steps=N or iterations=N, not both")
-    for key in ("total_steps", "iterations", "epochs", "num_minibatches", "micro_batch_rows", "threads", "dump"):
+    for key in ("total_steps", "iterations", "epochs", "num_minibatches", "dump"):
         at_least(key, cfg[key], 1)
-    at_least("seed", cfg.seed, 0)
+    warmup(cfg)
     coefficient("lr", cfg.lr)
-    at_most("threads", cfg.threads, MAX_THREADS)
     above("max_grad_norm", cfg.max_grad_norm, 0)
     between("gamma", cfg.gamma, 0, 1)
-    at_least("warmup.steps", cfg.warmup.steps, 0)
-    at_least("warmup.batch_size", cfg.warmup.batch_size, 1)
-    above("warmup.lr", cfg.warmup.lr, 0)
-    finite("warmup.lr", cfg.warmup.lr)
     at_least("evaluation.every", cfg.evaluation.every, 0)
     at_least("evaluation.episodes", cfg.evaluation.episodes, 1)
     at_least("checkpoint.every", cfg.checkpoint.every, 0)
@@ -82,3 +77,15 @@ def root(cfg: DictConfig) -> None:
     if cfg.checkpoint.keep != -1:
         at_least("checkpoint.keep", cfg.checkpoint.keep, 1)
     one_of("update", cfg["update"], ("eager", "compile"))
+
+
+def warmup(cfg: DictConfig) -> None:
+    """Of the root keys those that a warm start reads."""
+    at_least("seed", cfg.seed, 0)
+    at_least("threads", cfg.threads, 1)
+    at_most("threads", cfg.threads, MAX_THREADS)
+    at_least("micro_batch_rows", cfg.micro_batch_rows, 1)
+    at_least("warmup.steps", cfg.warmup.steps, 0)
+    at_least("warmup.batch_size", cfg.warmup.batch_size, 1)
+    above("warmup.lr", cfg.warmup.lr, 0)
+    finite("warmup.lr", cfg.warmup.lr)

@@ -1,4 +1,4 @@
-"""The commands: rlfw train, rlfw eval, rlfw list."""
+"""The commands: rlfw train, rlfw eval, rlfw list, ..."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ rlfw: policy-gradient algorithms as compositions of interchangeable parts
   rlfw train algorithm=ppo env=gym env.gym.id=Acrobot-v1 total_steps=300000
   rlfw train -m algorithm=grpo env=cartpole epochs=4 regularizer=none,clip,kl,both seed=0,1,2
   rlfw eval runs/first --episodes 100
+  rlfw warmup env=reverse warmup.steps=150 out=runs/warm
+  rlfw sample runs/warm --prompt r:abc=
+  rlfw samples runs/text
   rlfw list baseline
   rlfw explain algorithm=grpo regularizer.clip.high=0.28
   rlfw new regularizer my_kl
@@ -49,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": partial(_train, debug=debug),
         "eval": _eval,
+        "warmup": _warmup,
+        "sample": _sample,
+        "samples": _samples,
         "list": _list,
         "explain": _explain,
         "new": _new,
@@ -131,6 +137,54 @@ def _eval(words: list[str]) -> int:
     for name, interval in found.items():
         print(f"{name:<12} {interval.mean:10.4g}   95 % [{interval.low:.4g}, {interval.high:.4g}]   n={interval.n}")
     return 0
+
+
+def _warmup(words: list[str]) -> int:
+    parser = _Parser(
+        prog="rlfw warmup",
+        description="Train a language model on a task's own answers; DIR is a model that policy.causal_lm.path takes.",
+    )
+    parser.add_argument("overrides", nargs="*", help="as for rlfw train: env=reverse warmup.steps=150 out=DIR")
+    overrides = parser.parse_args(words).overrides
+    from rlfw.api import interrupted
+    from rlfw.warming import warmup
+
+    path = warmup(overrides)
+    print(path)
+    signal = interrupted(path)
+    return 0 if signal is None else 128 + signal
+
+
+def _sample(words: list[str]) -> int:
+    parser = _Parser(
+        prog="rlfw sample", description="What a trained language model writes, and what its env gives for it."
+    )
+    parser.add_argument("dir", type=Path, help="a run's folder, one of its checkpoints, or any folder of a model")
+    parser.add_argument(
+        "overrides", nargs="*", help="policy.causal_lm.temperature=0.7, keys of the env, plugins=[FILE]"
+    )
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="a prompt of yours, again for more; -: each line of the input"
+    )
+    parser.add_argument(
+        "--n", type=int, metavar="N", help="completions of each prompt (1), or prompts of the env (8), each once"
+    )
+    parser.add_argument("--greedy", action="store_true", help="the likeliest tokens instead of sampled ones")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: the env's own, 64 without one")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the sampling and of the prompts (default: the run's)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    args = parser.parse_intermixed_args(words)
+    from rlfw import sampling
+
+    return sampling.command(args)
+
+
+def _samples(words: list[str]) -> int:
+    from rlfw.report import command
+
+    return command.samples(words)
 
 
 def _finite(value: float) -> float | None:

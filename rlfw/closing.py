@@ -45,4 +45,6 @@ def commands(run: Path) -> list[str]:
     plugins = [f"plugins=[{','.join(cfg.plugins)}]"] if cfg.plugins else []
     board = [shlex.join(["tensorboard", "--logdir", str(run)])] if cfg.tensorboard else []
     evaluation = shlex.join(["rlfw", "eval", str(run), *again, *plugins])
-    return [evaluation, *board, f"{shlex.join(['rlfw', 'compare', str(run)])} OTHER"]
+    text = (run / "samples.jsonl").is_file()
+    words = [shlex.join(["rlfw", "sample", str(run), *again, *plugins]), shlex.join(["rlfw", "samples", str(run)])]
+    return [evaluation, *(words if text else []), *board, f"{shlex.join(['rlfw', 'compare', str(run)])} OTHER"]

@@ -120,6 +120,7 @@ class Composition:
     def check_env(self, env: Env) -> None:
         """Refuse a sampler or parts that ask for what ``env`` cannot give."""
         self.check_sampler()
+        env.check_training()
         self.check_scores(env.name, env.score_names)
         if "greedy_returns" in self.needs:
             env.check_greedy()

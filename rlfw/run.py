@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from rlfw.retention import Retention
 
 
+CONFIG = "config.yaml"  # a folder that has one is a run, which can go on
+WARMUP = "warmup.yaml"  # the same of a model that rlfw warmup has trained
+
+
 class RunFolder:
     """config.yaml, provenance.json, status.json, {metrics,samples,warnings}.jsonl, TensorBoard events, checkpoints/."""
 
@@ -45,15 +49,9 @@ class RunFolder:
         try:
             path = _fresh(cfg)
             folder = cls(path)
-            for plugin in cfg.plugins:
-                (path / "plugins").mkdir(exist_ok=True)
-                shutil.copy(plugin, path / "plugins")
-            _write_json(path / "provenance.json", provenance(overrides))
-            # The last of them: a folder with a config.yaml is a run that can go on.
-            _save_config(path, cfg, overrides)
+            _begin(path, CONFIG, cfg, overrides)
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or error
-            raise UserError(f"out={cfg.out or 'runs/'}: cannot write there: {reason}") from error
+            raise _refused(cfg, error) from error
         if cfg.tensorboard:
             folder.open_events()
         folder.status("running")
@@ -64,7 +62,7 @@ class RunFolder:
         """The folder of a run that goes on after ``iteration``: what it wrote beyond that is taken back."""
         folder = cls(path)
         with _writing(path):
-            _save_config(path, cfg, _words(path))
+            _save_config(path, CONFIG, cfg, typed_words(path))
             _write_json(path / "provenance.json", _resumed(path, overrides, iteration))
             folder._metrics.close()
             for name in ("metrics.jsonl", "samples.jsonl", "warnings.jsonl"):
@@ -85,9 +83,7 @@ class RunFolder:
 
     def status(self, state: str, **facts: Any) -> None:
         """state: running, done, failed or interrupted."""
-        _write_json(
-            self.path / "status.json", {"state": state, "started": self._started, "updated": time.time(), **facts}
-        )
+        write_status(self.path, state, self._started, **facts)
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, one TensorBoard event at ``global_step``."""
@@ -193,11 +189,11 @@ def newest(run: Path) -> Path | None:
     return None
 
 
-def load_config(run: Path) -> DictConfig:
-    """The resolved configuration of a run."""
-    file = run / "config.yaml"
+def load_config(run: Path, name: str = CONFIG) -> DictConfig:
+    """The resolved configuration of a run, or of a warm start (WARMUP)."""
+    file = run / name
     if not file.is_file():
-        raise UserError(f"{run} is not a run's folder: it has no config.yaml")
+        raise UserError(f"{run} is not a run's folder: it has no {name}")
     try:
         cfg = OmegaConf.load(file)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
@@ -210,7 +206,7 @@ def load_config(run: Path) -> DictConfig:
     return cfg
 
 
-def _words(run: Path) -> list[str]:
+def typed_words(run: Path) -> list[str]:
     """The words that began a run."""
     saved: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
     return list(saved["overrides"])
@@ -259,13 +255,21 @@ def _resumed(path: Path, overrides: Sequence[str], iteration: int) -> dict[str, 
     return {**found, "resumed": [*found.get("resumed", []), now]}
 
 
+def check_free(cfg: DictConfig) -> None:
+    """UserError where ``out`` is taken."""
+    if cfg.out is None:
+        return
+    if not cfg.out.strip():
+        raise UserError("out= names no folder: leave it away for a fresh one")
+    path = Path(cfg.out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"out={path} is not empty: name another folder, or leave out= away for a fresh one")
+
+
 def _fresh(cfg: DictConfig) -> Path:
+    check_free(cfg)
     if cfg.out is not None:
-        if not cfg.out.strip():
-            raise UserError("out= names no folder: leave it away for a fresh one")
         path = Path(cfg.out)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"out={path} is not empty: name another folder, or leave out= away for a fresh one")
         path.mkdir(parents=True, exist_ok=True)
         return path
     stem = time.strftime("%Y%m%d-%H%M%S") + f"-seed{cfg.seed}"
@@ -303,12 +307,40 @@ def provenance(overrides: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _save_config(run: Path, cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """config.yaml: the settled configuration, and the words that made it."""
+def begin(cfg: DictConfig, overrides: Sequence[str], name: str) -> Path:
+    """A fresh folder with plugins/, provenance.json and ``name``; UserError where it is taken or cannot be written."""
+    try:
+        path = _fresh(cfg)
+        _begin(path, name, cfg, overrides)
+    except (OSError, ValueError) as error:
+        raise _refused(cfg, error) from error
+    return path
+
+
+def _begin(path: Path, name: str, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    for plugin in cfg.plugins:
+        (path / "plugins").mkdir(exist_ok=True)
+        shutil.copy(plugin, path / "plugins")
+    _write_json(path / "provenance.json", provenance(overrides))
+    _save_config(path, name, cfg, overrides)  # the last of them: now the folder is what it is
+
+
+def _refused(cfg: DictConfig, error: Exception) -> UserError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
+    return UserError(f"out={cfg.out or 'runs/'}: cannot write there: {reason}")
+
+
+def write_status(path: Path, state: str, started: float, **facts: Any) -> None:
+    """status.json."""
+    _write_json(path / "status.json", {"state": state, "started": started, "updated": time.time(), **facts})
+
+
+def _save_config(run: Path, name: str, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """``name``: the settled configuration, and the words that made it."""
     saved: Any = OmegaConf.to_container(cfg, resolve=True)
     aside = run / "config.partial"
     OmegaConf.save(OmegaConf.create({**saved, "out": str(run), "overrides": list(overrides)}), aside)
-    os.replace(aside, run / "config.yaml")
+    os.replace(aside, run / name)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

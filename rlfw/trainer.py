@@ -87,9 +87,9 @@ class Trainer:
         """The warm start, then what stands on it: reference, critic, optimizer, knobs. Not ``warm``: weights follow."""
         cfg, critic, self.folder = self.cfg, self.composition.critic, folder
         if warm and cfg.warmup.steps:
-            from rlfw.warmup import warm_up
+            from rlfw.supervised import warm_up
 
-            warm_up(self.policy, self.env, cfg.warmup, self.streams)
+            warm_up(self.policy, self.env, cfg.warmup, self.streams, cfg.micro_batch_rows)
             self.policy.save(folder.path / "warmup")
         self.reference = Reference(self.policy) if "ref_logprobs" in self.composition.needs else None
         if warm and self.reference is not None:

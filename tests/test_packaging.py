@@ -63,6 +63,11 @@ def test_every_yaml_is_package_data():
         assert any(fnmatch(path.name, pattern) for pattern in patterns), f"{path} is in no wheel"
 
 
+def test_every_template_of_a_page_is_package_data():
+    for path in (path for path in (ROOT / "rlfw" / "report").iterdir() if path.suffix not in (".py", "")):
+        assert any(fnmatch(path.name, pattern) for pattern in SETUPTOOLS["package-data"]["rlfw.report"]), path
+
+
 def run(*command: object, cwd: Path) -> str:
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

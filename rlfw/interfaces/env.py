@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rlfw.errors import UserError
+
 from .part import Part
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ class Env(Part, ABC):
         The first name is the one that a reader wants: the return, or the score.
         """
 
+    def check_training(self) -> None:
+        """UserError, asked before the run, where ``collect`` could reward nothing."""
+
     def check_greedy(self) -> None:
         """UserError, asked before the run, where EpisodeGroups.greedy cannot be met."""
 
@@ -100,3 +105,24 @@ class Env(Part, ABC):
     def warmup_pairs(self, num_pairs: int, rng: np.random.Generator) -> list[tuple[str, str]] | None:
         """Prompts with their right answers for a supervised warm start; None where there are none."""
         return None
+
+    def fixed_pairs(self) -> list[tuple[str, str]]:
+        """All that ``warmup_pairs`` draws from, where it is a fixed list; else none."""
+        return []
+
+    def samples(
+        self,
+        actor: Any,
+        num_prompts: int,
+        streams: Streams,
+        *,
+        group_size: int = 1,
+        max_new_tokens: int | None = None,
+        greedy: bool = False,
+    ) -> list[dict[str, Any]]:
+        """``group_size`` completions of each of the prompts that ``evaluate`` asks, as records of Rollout.samples.
+
+        Of a fixed list each prompt is asked once at most. ``max_new_tokens``: None for the env's own. Nothing of
+        training changes.
+        """
+        raise UserError(f"env={self.name} has no prompts: rlfw eval plays it")

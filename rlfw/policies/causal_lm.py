@@ -161,32 +161,43 @@ class CausalLM(TextPolicy):
             return torch.zeros(0, 0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
         tokens = self.format(prompts)
         for prompt, ids in zip(prompts, tokens, strict=True):
-            self._check_prompt(prompt, ids, room)
+            self._check_prompt(prompt, ids, room, "shorten it or lower max_new_tokens")
         return _padded(tokens)
 
-    def _check_prompt(self, prompt: str, ids: list[int], room: int) -> None:
+    def _check_prompt(self, prompt: str, ids: list[int], room: int, remedy: str) -> None:
         if not ids:
             raise UserError(f"the prompt {prompt!r} has no tokens: the model needs at least one to go on from")
         if self.strict is not None and self.tokenizer.unk_token_id in ids:
-            places = self.tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
-            start, end = places[ids.index(self.tokenizer.unk_token_id)]
-            token, all_tokens = self.strict
-            raise UserError(
-                f"the prompt {prompt!r} has the {token} {prompt[start:end]!r}, which the task's {all_tokens} lacks"
-            )
+            raise UserError(f"the prompt {self._unknown(prompt, ids)}")
         if self.context_size is not None and len(ids) + room > self.context_size:
             where = " in the model's chat template" if self.format.chat else ""
             raise UserError(
                 f"the prompt {_short(prompt)} has {len(ids)} tokens{where}; with {room} new tokens that is more than "
-                f"the model's context of {self.context_size}: shorten it or lower max_new_tokens"
+                f"the model's context of {self.context_size}: {remedy}"
             )
 
+    def _unknown(self, text: str, ids: list[int]) -> str:
+        """What ``text`` has that no token stands for."""
+        if self.strict is None:
+            return f"{_short(text)} has something that the model's tokenizer has no token for"
+        places = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        start, end = places[ids.index(self.tokenizer.unk_token_id)]
+        token, all_tokens = self.strict
+        return f"{text!r} has the {token} {text[start:end]!r}, which the task's {all_tokens} lacks"
+
     def encode(self, pairs: list[tuple[str, str]]) -> tuple[Prompts, Tensor, Tensor]:
-        answers = [
-            [*self.tokenizer(answer, add_special_tokens=False)["input_ids"], int(self.eos[0])] for _, answer in pairs
-        ]
-        actions, lengths = _padded(answers)
-        ids, length = self.encode_prompts([prompt for prompt, _ in pairs], room=actions.shape[1])
+        prompts = self.format([prompt for prompt, _ in pairs])
+        answers = self.tokenizer([answer for _, answer in pairs], add_special_tokens=False)["input_ids"]
+        end = int(self.eos[0])
+        for (prompt, answer), before, ids in zip(pairs, prompts, answers, strict=True):
+            longer = "" if self.strict is None else ", or raise max_new_tokens"  # what the model is built for
+            self._check_prompt(prompt, before, len(ids) + 1, f"shorten it or its answer{longer}")
+            if self.tokenizer.unk_token_id in ids and self.tokenizer.unk_token_id not in self.eos:
+                raise UserError(f"the answer {self._unknown(answer, ids)}")
+            if not set(ids).isdisjoint(self.eos.tolist()):
+                raise UserError(f"the answer {_short(answer)} has the token that ends a completion within: take it out")
+        ids, length = _padded(prompts)
+        actions, lengths = _padded([[*ids, end] for ids in answers])
         mask = torch.arange(actions.shape[1]) < lengths[:, None]
         return Prompts(ids, length, torch.arange(len(pairs))), actions, mask
 

@@ -1,4 +1,4 @@
-"""rlfw report and rlfw compare."""
+"""rlfw report, rlfw samples and rlfw compare."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 REPORT = """\
 Write report.html (one file, no network), report.md, figures/ and results.csv of a study's folder, or of any folder of
 runs: there the arms are told from how the configurations differ, the seed aside. docs/studies.md says what it holds."""
+
+SAMPLES = """\
+Write samples.html (one file, no network) of what a run's language model wrote over its training: a table to sort and to
+search, of iterations and samples evenly spaced and the highest and lowest rewards. rlfw sample lets it write anew."""
 
 COMPARE = """\
 Two or more runs, studies or folders of runs side by side: how their configurations differ, then their final numbers."""
@@ -48,6 +52,24 @@ def report(words: Sequence[str]) -> int:
     for sentence in found.caveats:
         print(f"- {printable(sentence)}")
     print(out / "report.html")
+    return 0
+
+
+def samples(words: Sequence[str]) -> int:
+    """An exit code; UserError where the run wrote no samples."""
+    parser = _parser("rlfw samples", SAMPLES)
+    parser.add_argument("dir", type=Path, metavar="DIR", help="a run's folder")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default: samples.html in DIR)")
+    parser.add_argument("--iterations", type=int, default=25, metavar="N", help="that are shown (default 25)")
+    parser.add_argument("--rows", type=int, default=6, metavar="N", help="of each, evenly spaced (default 6)")
+    args = parser.parse_args(words)
+    if find_spec("jinja2") is None:
+        raise UserError("a page of samples needs jinja2: pip install 'rlfw[report]'")
+    from rlfw.report import over_training
+
+    out = args.out or args.dir / "samples.html"
+    over_training.write(args.dir, out, args.iterations, args.rows)
+    print(out)
     return 0
 
 

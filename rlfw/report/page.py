@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import UserError
 from rlfw.report import arms, figures, results, search, text
+from rlfw.report.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,32 +58,9 @@ def markdown(content: Content) -> str:
 
 
 def _filled(template: str, content: Content, *, escaped: bool) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup, escape
-
-    def shown(value: Any) -> Any:
-        """Whatever a run or a person wrote: no control code reaches the page."""
-        return text.printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    def breakable(name: str) -> str:
-        """A name with places to break: after =, comma and underscore, never within a word."""
-        told = str(escape(text.printable_lines(name)))
-        return Markup(re.sub("([=,_])", r"\1<wbr>", told))
-
-    def data(image: bytes) -> str:
-        return Markup(base64.b64encode(image).decode())
-
-    loader = PackageLoader("rlfw.report", ".")
-    pages = Environment(
-        loader=loader,
-        autoescape=escaped,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    pages.filters.update(data=data, breakable=breakable, number=text.number, cell=_cell)
-    return pages.get_template(template).render(
+    return filled(
+        template,
+        escaped=escaped,
         c=content,
         r=content.records,
         metric=arms.described(content.records.metric),
@@ -94,13 +70,6 @@ def _filled(template: str, content: Content, *, escaped: bool) -> str:
         effects=_effects(content),
         differences={arm.name: text.differences(arm) for arm in content.records.arms},
     )
-
-
-def _cell(shown: str) -> str:
-    """For a table of Markdown: no bar, and nothing that a renderer takes for HTML."""
-    for mark, told in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
-        shown = shown.replace(mark, told)
-    return shown
 
 
 def _write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from rlfw.errors import printable
@@ -73,37 +74,53 @@ def stages(file: Path) -> list[Stage]:
     if not file.is_file():
         return []
     with file.open("rb") as lines:
-        first, last = next(_rows(lines, 0), None), _last(lines)
-        if first is None or last is None:
+        reach = span(lines)
+        if reach is None:
             return []
-        start, end = first["iteration"], last["iteration"]
+        start, end = reach
         wanted = dict.fromkeys([start, (start + end) // 2, end])
         found = [_of_iteration(lines, iteration) for iteration in wanted]
     return [stage for stage in found if stage.lines]
 
 
 def _of_iteration(lines: BinaryIO, iteration: int) -> Stage:
-    rows = []
-    for row in _rows(lines, _place(lines, iteration)):
-        if row["iteration"] > iteration:
-            break
-        rows.append(row)
-    shown = min(SHOWN, len(rows))
-    chosen = [rows[k * len(rows) // shown] for k in range(shown)]
-    return Stage(iteration, [_sample(row) for row in chosen])
+    found = of_iteration(lines, iteration)
+    return Stage(iteration, [_sample(found[i]) for i in evenly(len(found), SHOWN)])
 
 
-def _place(lines: BinaryIO, iteration: int) -> int:
+def of_iteration(lines: BinaryIO, iteration: int) -> list[Mapping[str, Any]]:
+    """All of its lines."""
+    return list(takewhile(lambda row: row["iteration"] == iteration, rows(lines, place(lines, iteration))))
+
+
+def evenly(num: int, shown: int) -> list[int]:
+    """``shown`` of the places 0 to ``num`` - 1, or all of them where there are no more."""
+    shown = min(shown, num)
+    return [k * num // shown for k in range(shown)]
+
+
+def span(lines: BinaryIO) -> tuple[int, int] | None:
+    """The first iteration and the last; None where there is no whole line."""
+    first, last = next(rows(lines, 0), None), _last(lines)
+    return None if first is None or last is None else (first["iteration"], last["iteration"])
+
+
+def next_iteration(lines: BinaryIO, iteration: int) -> int:
+    """This one, or the first after it that has lines; ``iteration`` is not beyond the last."""
+    return int(next(rows(lines, place(lines, iteration)))["iteration"])
+
+
+def place(lines: BinaryIO, iteration: int) -> int:
     """Where the first line of ``iteration`` or of a later one begins, by bisection: iterations never fall."""
     low, high = 0, lines.seek(0, 2)
     while low < high:
         middle = (low + high) // 2
-        row = next(_rows(lines, middle), None)
+        row = next(rows(lines, middle), None)
         low, high = (middle + 1, high) if row is not None and row["iteration"] < iteration else (low, middle)
     return low
 
 
-def _rows(lines: BinaryIO, place: int) -> Iterator[Mapping[str, Any]]:
+def rows(lines: BinaryIO, place: int) -> Iterator[Mapping[str, Any]]:
     """The whole lines that begin at ``place`` or after it."""
     lines.seek(max(0, place - 1))
     if place:
@@ -118,7 +135,7 @@ def _last(lines: BinaryIO) -> Mapping[str, Any] | None:
     end = lines.seek(0, 2)
     for start in range(end - BLOCK, -BLOCK, -BLOCK):
         found = None
-        for found in _rows(lines, max(0, start)):  # noqa: B007
+        for found in rows(lines, max(0, start)):  # noqa: B007
             pass
         if found is not None:
             return found

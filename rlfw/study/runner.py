@@ -5,16 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rlfw.signals import handed
 from rlfw.study.claims import claim
 from rlfw.study.estimate import Estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import FrameType
+    from collections.abc import Sequence
 
     from filelock import FileLock
 
@@ -53,7 +52,7 @@ class Runner:
         self.estimate = Estimate(self.folder.path)
         looked = 0.0
         try:
-            with self._interruptible():
+            with handed(self._stop):
                 while self.active or (self.pending and self.stopping is None):
                     if time.monotonic() - looked > ELSEWHERE:
                         looked = 0.0 if self._fill() else time.monotonic()
@@ -134,17 +133,7 @@ class Runner:
                 self.told[job.run.name] = min(self.signals, 2)
                 job.signal(signal.SIGINT if self.signals == 1 else signal.SIGKILL)
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
+    def _stop(self, signum: int) -> None:
         """The first SIGINT (Ctrl-C) or SIGTERM lets the runs save and end; a second one ends them at once."""
-
-        def stop(signum: int, frame: FrameType | None) -> None:
-            self.stopping = self.stopping or signum
-            self.signals += 1
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self.stopping = self.stopping or signum
+        self.signals += 1

@@ -159,7 +159,6 @@ def test_evaluation_asks_the_held_out_prompts_once_each():
         ([{"prompt": "a", "answer": 12}], {}, "line 1: the answer is 12; it must be text: put it in quotes"),
         ([{"prompt": "a", "finish": 1}], {}, "the column finish has the name of what reward functions"),
         ([{"prompt": "a", "completion": 1}], {}, "the column completion has the name of"),
-        (ROWS, {"rewards": []}, "env=prompts has no reward function"),
         (ROWS, {"rewards": ["exakt"]}, "env.prompts.rewards: there is no reward function exakt; did you mean exact?"),
         (ROWS, {"rewards": ["exact", "exact"]}, "env.prompts.rewards=[exact,exact] names a function twice"),
         (ROWS, {"rewards": ["x.py:f"]}, "a file is named by plugins=[x.py], its function by env.prompts.rewards=[f]"),

@@ -331,7 +331,6 @@ def test_completions_hold_no_special_tokens():
     [
         ({"prompts": []}, "no prompts"),
         ({"prompts": ["a", 3]}, "a prompt is 3"),
-        ({"rewards": ()}, "no reward function"),
         ({"rewards": {"f": 3}}, "cannot be called"),
         ({"rewards": {"score": zero}}, "cannot be called score"),
         ({"rewards": [zero, zero]}, "share a name"),
@@ -347,6 +346,20 @@ def test_completions_hold_no_special_tokens():
 def test_a_task_that_cannot_work_is_refused(task, message):
     with pytest.raises(UserError, match=message):
         make(**task)
+
+
+def test_without_rewards_there_is_a_warm_start_and_no_training():
+    env, policy = make(rewards=(), answers=["b", "a", "ab"])
+    assert env.fixed_pairs() == list(zip(env.task.prompts, ["b", "a", "ab"], strict=True))
+    assert env.samples(policy.actor(Streams(0)), 1, Streams(1))[0].keys() == {
+        "prompt",
+        "completion",
+        "finish",
+        "length",
+    }
+    for asked in (env.check_training, lambda: collect(env, policy)):
+        with pytest.raises(UserError, match="has no reward function"):
+            asked()
 
 
 def test_an_env_of_ones_own_is_a_function_of_a_few_lines():

@@ -12,7 +12,7 @@ from rlfw.errors import UserError
 from rlfw.policies.causal_lm import CausalLM
 from rlfw.registry import build, load_components
 from rlfw.seeding import Streams
-from rlfw.warmup import warm_up
+from rlfw.supervised import warm_up
 
 load_components()
 PRESETS = {

@@ -577,5 +577,5 @@ def test_a_language_model_refuses_an_env_of_actions():
 
 
 def test_importing_the_parts_does_not_import_transformers():
-    code = "import sys, rlfw.policies, rlfw.envs, rlfw.warmup; print('transformers' in sys.modules)"
+    code = "import sys, rlfw.policies, rlfw.envs, rlfw.supervised; print('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

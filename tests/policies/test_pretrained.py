@@ -239,7 +239,7 @@ def test_a_run_with_an_adapter_goes_on_as_if_it_had_not_stopped(folder, tmp_path
     """Weights, reference, optimizer and samples, to the bit."""
     words = ["algorithm=grpo", "env=reverse", f"policy.causal_lm.path={folder}", "policy.causal_lm.lora_rank=2"]
     words += ["sampler.episodes.num_episodes=8", "lr=0.01", "tensorboard=false", "progress=false", "baseline=critic"]
-    words += ["warmup.steps=1", "warmup.batch_size=2", "normalize=none", "checkpoint.every=1"]
+    words += ["warmup.steps=1", "warmup.batch_size=2", "normalize=none", "checkpoint.every=1", "env.tasks.alphabet=ab"]
     words += ["regularizer=[kl,entropy]", "regularizer.entropy.coef=1.0"]  # moves a policy that is never right, too
     whole = api.train([*words, "iterations=3", f"out={tmp_path / 'whole'}"])
     cut = api.train([*words, "iterations=2", f"out={tmp_path / 'cut'}"])
