@@ -56,7 +56,8 @@ class CausalLM(TextPolicy):
     Without a path a model of ``architecture`` (llama, gpt2, qwen3, ...; ``hidden_size``, ``num_layers``,
     ``num_heads``; ``config``: further keys of its transformers config) is built over the task's own characters, or
     words. ``temperature``, ``top_k`` and ``top_p`` shape sampling and scoring alike. Dropout is off at all times.
-    ``dtype``: float32, or bfloat16 for the model's products; what trains, and log-probs, are float32 either way.
+    ``dtype``: float32, or bfloat16 to run the model in; what trains, and log-probs, are float32 either way. ``device``:
+    auto (a GPU where torch sees one), cpu, cuda or cuda:N.
     ``activation_checkpointing``: in the update layers are computed twice and keep their inputs alone: less memory.
     """
 

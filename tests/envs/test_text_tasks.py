@@ -136,7 +136,7 @@ def test_a_warm_start_learns_the_answers(architecture):
         return float(np.mean(env.evaluate(policy.actor(Streams(1)), 50, Streams(2))["score"]))
 
     before = score()
-    losses = warm_up(policy, env, settings(80, batch_size=32, lr=5e-3), streams)
+    losses = warm_up(policy, env, settings(120, batch_size=32, lr=3e-3), streams)
     assert losses[0] == pytest.approx(np.log(len(policy.tokenizer)), abs=0.3)  # it knew nothing
     assert losses[-1] < 0.2
     assert before < 0.2
